@@ -16,54 +16,26 @@ it does so without page faults, its best case, as results reuse the memory of th
 from __future__ import annotations
 
 import argparse
-import importlib
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import membound
-from membound import _bench_contestants, _bench_cross_entropy
+from membound import bench
 from membound._table import markdown, render
-
-Call = Callable[[], Any]
+from membound.bench import contestants
+from membound.bench.contestants import Call, Op
+from membound.bench.softmax import labels_of
 
 WIDTHS = (1, 2, 7, 16, 64, 100, 128, 1000, 1024, 4096, 16384)
 ROWS = (1, 64, 4096)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 MOST_BYTES = 128 << 20  # per matrix: four times the cache
-
-STEMS = (
-    "rms_norm",
-    "add_rms_norm",
-    "rms_norm_backward",
-    "add_rms_norm_backward",
-    "layer_norm",
-    "add_layer_norm",
-    "layer_norm_backward",
-    "add_layer_norm_backward",
-    "rms_norm_gated",
-    "rms_norm_gated_backward",
-    "rms_norm_quant",
-    "add_rms_norm_quant",
-    "gated_activation",
-    "gated_activation_backward",
-    "gated_activation_quant",
-    "rope",
-    "rope_backward",
-    "qk_norm_rope",
-    "qk_norm_rope_backward",
-    "embedding",
-    "embedding_backward",
-    "softmax",
-    "softmax_backward",
-    "cross_entropy",
-    "cross_entropy_backward",
-)
 
 
 def kept(a: Any, name: str, make: Call) -> Any:
@@ -73,36 +45,35 @@ def kept(a: Any, name: str, make: Call) -> Any:
     return getattr(a, name)
 
 
-def activation(kind: str, function: Callable[[Any], Any]) -> Any:
-    return SimpleNamespace(
-        READ=("gate", "up"),
-        WRITTEN=("out",),
-        ours=lambda a: membound.gated_activation(a.gate, a.up, kind=kind, out=a.out),
-        torch_call=lambda _, a: lambda: function(a.gate) * a.up,
-    )
+def activation(name: str, kind: str, function: Callable[[Any], Any]) -> Op:
+    def ours(a: Any) -> Call:
+        return partial(membound.gated_activation, a.gate, a.up, kind=kind, out=a.out)
+
+    def theirs(_: Any, a: Any) -> Call:
+        return lambda: function(a.gate) * a.up
+
+    return Op(name, ("gate", "up"), ("out",), ours, theirs)
 
 
-def packed_activation(packing: str) -> Any:
+def packed_activation(packing: str) -> Op:
     """Gate and up in one matrix."""
     dim, parts = (-2, (2, -1)) if packing == "halves" else (-1, (-1, 2))
 
     def both(a: Any) -> Any:
         return kept(a, "both", lambda: torch.stack([a.gate, a.up], dim).flatten(1))
 
+    def ours(a: Any) -> Call:
+        return partial(membound.silu_and_mul, both(a), packing=packing, out=a.out)
+
     def theirs(_: Any, a: Any) -> Call:
         gate, up = both(a).unflatten(1, parts).unbind(dim)
         return lambda: torch.nn.functional.silu(gate) * up
 
-    return SimpleNamespace(
-        READ=("gate", "up"),
-        WRITTEN=("out",),
-        ours=lambda a: membound.silu_and_mul(both(a), packing=packing, out=a.out),
-        torch_call=theirs,
-    )
+    return Op(f"silu_and_mul, {packing}", ("gate", "up"), ("out",), ours, theirs)
 
 
 def transposed(a: Any, *names: str) -> list[Any]:
-    """Wrap a case so that its matrices have contiguous columns instead of rows."""
+    """Matrices of a case with contiguous columns instead of rows."""
 
     def views() -> list[Any]:
         return [(one := getattr(a, name)).view(*reversed(one.shape)).T for name in names]
@@ -110,48 +81,47 @@ def transposed(a: Any, *names: str) -> list[Any]:
     return kept(a, "transposed", views)
 
 
-def transposed_activation() -> Any:
-    def ours(a: Any) -> Any:
+def transposed_activation() -> Op:
+    def ours(a: Any) -> Call:
         gate, up, out = transposed(a, "gate", "up", "out")
-        return membound.silu_and_mul(gate, up, out=out)
+        return partial(membound.silu_and_mul, gate, up, out=out)
 
     def theirs(_: Any, a: Any) -> Call:
         gate, up, out = transposed(a, "gate", "up", "out")
         return lambda: torch.mul(torch.nn.functional.silu(gate), up, out=out)
 
-    return SimpleNamespace(READ=("gate", "up"), WRITTEN=("out",), ours=ours, torch_call=theirs)
+    return Op("silu_and_mul, transposed", ("gate", "up"), ("out",), ours, theirs)
 
 
-def transposed_softmax() -> Any:
-    def ours(a: Any) -> Any:
+def transposed_softmax() -> Op:
+    def ours(a: Any) -> Call:
         x, out = transposed(a, "x", "out")
-        return membound.softmax(x, out=out)
+        return partial(membound.softmax, x, out=out)
 
     def theirs(_: Any, a: Any) -> Call:
         return partial(torch.softmax, transposed(a, "x", "out")[0], -1)
 
-    return SimpleNamespace(READ=("x",), WRITTEN=("out",), ours=ours, torch_call=theirs)
+    return Op("softmax, transposed", ("x",), ("out",), ours, theirs)
 
 
-def relu2() -> Any:
-    return SimpleNamespace(
-        READ=("x",),
-        WRITTEN=("out",),
-        ours=lambda a: membound.relu2(a.x, out=a.out),
-        torch_call=lambda _, a: lambda: torch.relu(a.x).square(),
-    )
+def relu2() -> Op:
+    def ours(a: Any) -> Call:
+        return partial(membound.relu2, a.x, out=a.out)
+
+    def theirs(_: Any, a: Any) -> Call:
+        return lambda: torch.relu(a.x).square()
+
+    return Op("relu2", ("x",), ("out",), ours, theirs)
 
 
-def softmax_in_place_of_the_last() -> Any:
-    return SimpleNamespace(
-        READ=("x",),
-        WRITTEN=("out",),
-        ours=lambda a: membound.softmax(a.x, out=a.out),
-        torch_call=lambda _, a: partial(torch._softmax, a.x, -1, False, out=a.out),
-    )
+def softmax_in_place_of_the_last() -> Op:
+    def theirs(_: Any, a: Any) -> Call:
+        return partial(torch._softmax, a.x, -1, False, out=a.out)
+
+    return dataclasses.replace(bench.OPS["softmax"], name="softmax, out=", torch_call=theirs)
 
 
-def masked_softmax() -> Any:
+def masked_softmax() -> Op:
     """Scores with an additive mask."""
 
     def mask(a: Any) -> Any:
@@ -162,132 +132,116 @@ def masked_softmax() -> Any:
         some[:, 0] = 0
         return some
 
-    return SimpleNamespace(
-        READ=("x",),
-        WRITTEN=("out",),
-        ours=lambda a: membound.softmax(a.x, mask(a), scale=0.5, out=a.out),
-        torch_call=lambda _, a: lambda: torch.softmax(a.x * 0.5 + mask(a), -1),
-    )
-
-
-def loss_alone() -> Any:
-    def ours(a: Any) -> Any:
-        _bench_cross_entropy.set_labels(a)
-        return membound.cross_entropy(a.logits, a.labels, out=a.loss)
+    def ours(a: Any) -> Call:
+        return partial(membound.softmax, a.x, mask(a), scale=0.5, out=a.out)
 
     def theirs(_: Any, a: Any) -> Call:
-        labels = _bench_cross_entropy.labels_of(torch, a.logits)
-        return partial(torch.nn.functional.cross_entropy, a.logits, labels, reduction="none")
+        added = mask(a)
+        return lambda: torch.softmax(a.x * 0.5 + added, -1)
 
-    return SimpleNamespace(READ=("logits",), WRITTEN=(), ours=ours, torch_call=theirs)
+    return Op("softmax, mask", ("x",), ("out",), ours, theirs)
 
 
-def transposed_loss() -> Any:
-    def ours(a: Any) -> Any:
-        _bench_cross_entropy.set_labels(a)
-        return membound.cross_entropy(transposed(a, "logits")[0], a.labels, out=a.loss)
+def loss_alone(name: str, matrix: Callable[[Any], Any]) -> Op:
+    def ours(a: Any) -> Call:
+        logits, labels = matrix(a), labels_of(a.logits)
+        return partial(
+            membound.cross_entropy, logits, labels, out=membound.cross_entropy(logits, labels)
+        )
 
     def theirs(_: Any, a: Any) -> Call:
-        labels = _bench_cross_entropy.labels_of(torch, a.logits)
-        logits = transposed(a, "logits")[0]
-        return partial(torch.nn.functional.cross_entropy, logits, labels, reduction="none")
+        labels = labels_of(a.logits)
+        return partial(torch.nn.functional.cross_entropy, matrix(a), labels, reduction="none")
 
-    return SimpleNamespace(READ=("logits",), WRITTEN=(), ours=ours, torch_call=theirs)
+    return Op(name, ("logits",), (), ours, theirs)
 
 
-def transposed_norm() -> Any:
-    def ours(a: Any) -> Any:
+def transposed_norm() -> Op:
+    def ours(a: Any) -> Call:
         x, out = transposed(a, "x", "out")
-        return membound.rms_norm(x, a.weight, out=out)
+        return partial(membound.rms_norm, x, a.weight, out=out)
 
     def theirs(_: Any, a: Any) -> Call:
         x, _ = transposed(a, "x", "out")
         return partial(torch.nn.functional.rms_norm, x, (x.shape[-1],), a.weight)
 
-    return SimpleNamespace(READ=("x",), WRITTEN=("out",), ours=ours, torch_call=theirs)
+    return Op("rms_norm, transposed", ("x",), ("out",), ours, theirs)
 
 
-def rows_copied() -> Any:
+def rows_copied() -> Op:
     """Lookups against index_select, which takes an output."""
 
     def ids(a: Any) -> Any:
         return kept(a, "ids", lambda: torch.randint(len(a.x), (len(a.x),)))
 
-    return SimpleNamespace(
-        READ=("x",),
-        WRITTEN=("out",),
-        ours=lambda a: membound.embedding(ids(a), a.x, out=a.out),
-        torch_call=lambda _, a: partial(torch.index_select, a.x, 0, ids(a), out=a.out),
-    )
+    def ours(a: Any) -> Call:
+        return partial(membound.embedding, ids(a), a.x, out=a.out)
+
+    def theirs(_: Any, a: Any) -> Call:
+        return partial(torch.index_select, a.x, 0, ids(a), out=a.out)
+
+    return Op("embedding, index_select", ("x",), ("out",), ours, theirs)
 
 
-def few_tokens(tokens: int, vocab: int) -> Any:
+def few_tokens(name: str, tokens: int, vocab: int) -> Op:
     """The gradient of a large table for few tokens; the matrix x has one row per token."""
 
     def ids(a: Any) -> Any:
         return kept(a, "ids", lambda: torch.randint(vocab, (len(a.x[:tokens]),)))
 
-    return SimpleNamespace(
-        READ=("x",),
-        WRITTEN=(),
-        ours=lambda a: membound.embedding_backward(a.x[:tokens], ids(a), vocab),
-        torch_call=lambda _, a: partial(
-            torch.ops.aten.embedding_dense_backward, a.x[:tokens], ids(a), vocab, -1, False
-        ),
-    )
-
-
-def to_float8(static: bool) -> Any:
-    def results(a: Any) -> Any:
-        return membound.silu_and_mul_quant(a.gate, a.up)
-
-    def ours(a: Any) -> Any:
-        if static:
-            return membound.silu_and_mul_quant(a.gate, a.up, scale=a.one, out=a.out)
-        return membound.silu_and_mul_quant(a.gate, a.up, out=a.out, scale_out=a.scale)
+    def ours(a: Any) -> Call:
+        return partial(membound.embedding_backward, a.x[:tokens], ids(a), vocab)
 
     def theirs(_: Any, a: Any) -> Call:
-        a.one = torch.ones(())
+        backward = torch.ops.aten.embedding_dense_backward
+        return partial(backward, a.x[:tokens], ids(a), vocab, -1, False)
+
+    return Op(name, ("x",), (), ours, theirs)
+
+
+def to_float8(name: str, static: bool) -> Op:
+    def ours(a: Any) -> Call:
+        call = partial(membound.silu_and_mul_quant, a.gate, a.up)
+        out, scale = call()
+        if static:
+            return partial(call, scale=torch.ones(()), out=out)
+        return partial(call, out=out, scale_out=scale)
+
+    def theirs(_: Any, a: Any) -> Call:
+        one = torch.ones(())
 
         def call() -> Any:
             y = torch.nn.functional.silu(a.gate) * a.up
-            scale = a.one if static else y.abs().amax(-1, keepdim=True).float() / 448
+            scale = one if static else y.abs().amax(-1, keepdim=True).float() / 448
             return (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
 
         return call
 
-    return SimpleNamespace(
-        READ=("gate", "up"),
-        WRITTEN=(),
-        QUANTISED=("out",),
-        new_results=results,
-        ours=ours,
-        torch_call=theirs,
-    )
+    return Op(name, ("gate", "up"), (), ours, theirs, quantised=True)
 
 
 functions = torch.nn.functional
-OPS: dict[str, Any] = {
-    **{stem: importlib.import_module(f"membound._bench_{stem}") for stem in STEMS},
-    "gelu_and_mul": activation("gelu", functions.gelu),
-    "gelu_tanh_and_mul": activation("gelu_tanh", partial(functions.gelu, approximate="tanh")),
-    "sigmoid_and_mul": activation("sigmoid", torch.sigmoid),
-    "relu2": relu2(),
-    "silu_and_mul, halves": packed_activation("halves"),
-    "silu_and_mul, interleaved": packed_activation("interleaved"),
-    "silu_and_mul, transposed": transposed_activation(),
-    "silu_and_mul_quant, float8": to_float8(static=False),
-    "silu_and_mul_quant, float8, static": to_float8(static=True),
-    "softmax, out=": softmax_in_place_of_the_last(),
-    "softmax, mask": masked_softmax(),
-    "softmax, transposed": transposed_softmax(),
-    "rms_norm, transposed": transposed_norm(),
-    "cross_entropy, transposed": transposed_loss(),
-    "cross_entropy, loss": loss_alone(),
-    "embedding, index_select": rows_copied(),
-    "embedding_backward, 8 tokens": few_tokens(8, 5000),
-    "embedding_backward, 5000 rows": few_tokens(1 << 20, 5000),
-}
+_MORE = (
+    activation("gelu_and_mul", "gelu", functions.gelu),
+    activation("gelu_tanh_and_mul", "gelu_tanh", partial(functions.gelu, approximate="tanh")),
+    activation("sigmoid_and_mul", "sigmoid", torch.sigmoid),
+    relu2(),
+    packed_activation("halves"),
+    packed_activation("interleaved"),
+    transposed_activation(),
+    to_float8("silu_and_mul_quant, float8", static=False),
+    to_float8("silu_and_mul_quant, float8, static", static=True),
+    softmax_in_place_of_the_last(),
+    masked_softmax(),
+    transposed_softmax(),
+    transposed_norm(),
+    loss_alone("cross_entropy, transposed", lambda a: transposed(a, "logits")[0]),
+    loss_alone("cross_entropy, loss", lambda a: a.logits),
+    rows_copied(),
+    few_tokens("embedding_backward, 8 tokens", 8, 5000),
+    few_tokens("embedding_backward, 5000 rows", 1 << 20, 5000),
+)
+OPS: dict[str, Op] = {**bench.OPS, **{op.name: op for op in _MORE}}
 
 
 def thread_nanoseconds(call: Call, repeats: int) -> float:
@@ -318,7 +272,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, int, int, str]]:
         if not any(wanted == name or wanted in name.split(",")[0] for wanted in options.only):
             continue
         for dtype in options.dtypes:
-            size = _bench_contestants.ITEM_BYTES[dtype]
+            size = contestants.ITEM_BYTES[dtype]
             for cols in options.widths:
                 if "rope" in name and cols % 2:
                     continue
@@ -330,7 +284,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, int, int, str]]:
 def measure(
     name: str, rows: int, cols: int, dtype: str, options: argparse.Namespace
 ) -> tuple[float, float, float]:
-    calls = _bench_contestants.on_torch(OPS[name], torch, "cpu", rows, cols, dtype, 1)
+    calls = contestants.on_torch(OPS[name], torch, "cpu", rows, cols, dtype, 1)
     ours, theirs = (calls[whose][0] for whose in ("membound", "torch"))
     found = compare(ours, theirs, options.rounds, options.seconds)
     if found[2] < options.below:  # measure slow cases again, longer

@@ -22,8 +22,9 @@ import torch
 import membound
 from membound import _info
 from membound._table import markdown, render
-from membound._timing import TorchGraphs, buffer_sets, rotate
 from membound._ulps import ALLOWED, FORMATS, sum_slack
+from membound.bench import Progress
+from membound.bench.timing import TorchGraphs, buffer_sets, rotate
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -230,8 +231,6 @@ class Clock:
 
 def progress(shapes: Sequence[Shape]) -> Iterator[Shape]:
     """Iterate over the shapes, with a progress bar on a terminal."""
-    from membound._bench import Progress
-
     bar = Progress(len(shapes), sys.stderr)
     for shape in shapes:
         bar.step(f"{shape.text} {shape.dtype}")

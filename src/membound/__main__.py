@@ -120,16 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return _info.run(options.json)
     if options.command == "check":
-        from membound import _check
+        from membound import check
 
-        _refuse_unknown_ops(options.op, _check.OPS)
-        return _check.run(
+        _refuse_unknown_ops(options.op, check.OPS)
+        return check.run(
             options.op, options.framework, options.device, options.thorough, options.verbose
         )
-    from membound import _bench
+    from membound import bench
 
-    _refuse_unknown_ops(options.op, _bench.OPS)
-    return _bench.run(options)
+    _refuse_unknown_ops(options.op, bench.OPS)
+    return bench.run(options)
 
 
 def _run_process() -> int:

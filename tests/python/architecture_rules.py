@@ -19,8 +19,6 @@ LAYERS = (
     "include/membound/ops/{op}.hpp",
     "cpp/ops/{op}.cpp",
     "src/ops/{op}.toml",
-    "src/membound/_check_{op}.py",
-    "src/membound/_bench_{op}.py",
     "tests/cpp/test_{op}.cpp",
     "tests/python/test_{op}.py",
 )
@@ -169,6 +167,22 @@ def every_op_bound_and_exported(root: Path) -> list[str]:
             f"src/membound/__init__.py does not export {function}"
             for function in functions
             if f'    "{function}",\n' not in text
+        ]
+    return missing
+
+
+@rule
+def every_op_checked_and_measured(root: Path) -> list[str]:
+    """`check` and `bench` have a table of ops in their package; each op is in one row of it."""
+    missing = []
+    for name in ("check", "bench"):
+        files = sources(root, f"src/membound/{name}", suffixes=(".py",))
+        text = "\n".join(path.read_text() for path in files)
+        rows = re.findall(r'^    \w+\(\s*"(\w+)"[,)]', text, re.MULTILINE)
+        missing += [
+            f"src/membound/{name} has {rows.count(op)} rows of {op}, not one"
+            for op in ops(root)
+            if rows.count(op) != 1
         ]
     return missing
 

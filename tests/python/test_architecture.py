@@ -21,6 +21,12 @@ def in_family(layer: str) -> str:
     return layer.replace("*", "norm")
 
 
+def table(*ops: str) -> str:
+    """Return a table of ops: the last one's row has several lines."""
+    rows = [f'    Op("{op}"),\n' for op in ops[:-1]]
+    return "".join(["OPS = (\n", *rows, f'    Op(\n        "{ops[-1]}",\n    ),\n', ")\n"])
+
+
 # What to write where so that exactly one rule is broken. None: remove the file.
 BREACHES: dict[str, list[tuple[str, str | None]]] = {
     "every_op_in_every_layer": [
@@ -43,6 +49,12 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
         ("src/ops/scale.toml", TABLE.format("scale") + "[scale_silently]\n"),
         ("src/membound/__init__.py", PYTHON),
         ("src/membound/__init__.py", None),
+    ],
+    "every_op_checked_and_measured": [
+        ("src/membound/check/__init__.py", PYTHON + table("scale")),
+        ("src/membound/check/__init__.py", None),
+        ("src/membound/bench/norms.py", PYTHON + table("add_scale")),
+        ("src/membound/bench/rows.py", PYTHON + table("scale")),
     ],
     "one_place_launches_kernels": [
         ("cpp/cuda/norm/scale.cu", CPP + "void f() { scale_kernel<<<1, 1>>>(); }\n"),
@@ -145,6 +157,8 @@ def sound_tree(tmp_path):
     )
     files["src/ops/shared.toml"] = PYTHON
     files["src/membound/__init__.py"] = PYTHON + '__all__ = [\n    "add_scale",\n    "scale",\n]\n'
+    for name in ("check/__init__.py", "bench/norms.py"):
+        files[f"src/membound/{name}"] = PYTHON + table("scale", "add_scale")
     files["src/membound/lazy.py"] = PYTHON + "def scale(x):\n    import numpy\n"
     for name, text in files.items():
         write(tmp_path / name, text)

@@ -13,7 +13,8 @@ import pytest
 
 import membound
 from membound import __main__ as command_line
-from membound import _bench, _timing
+from membound import bench
+from membound.bench import timing
 
 SMALL = ("bench", "--device", "cpu", "--sizes", "1x64,8x128")
 
@@ -21,9 +22,9 @@ SMALL = ("bench", "--device", "cpu", "--sizes", "1x64,8x128")
 @pytest.fixture
 def quick(monkeypatch):
     """Short rounds over few buffers, for meaningless figures."""
-    times = functools.partial(_timing.cpu_microseconds, seconds_per_round=0.001)
-    monkeypatch.setattr(_timing, "cpu_microseconds", times)
-    monkeypatch.setattr(_timing, "cpu_cache_bytes", lambda: 1 << 12)
+    times = functools.partial(timing.cpu_microseconds, seconds_per_round=0.001)
+    monkeypatch.setattr(timing, "cpu_microseconds", times)
+    monkeypatch.setattr(timing, "cpu_cache_bytes", lambda: 1 << 12)
 
 
 def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
@@ -35,7 +36,7 @@ def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     figures = json.loads(path.read_text())
     assert figures["info"]["version"] == membound.__version__
     found = [(r["op"], r["rows"], r["cols"]) for r in figures["results"]]
-    assert found == [(op, *size) for op in _bench.OPS for size in ((1, 64), (8, 128))]
+    assert found == [(op, *size) for op in bench.OPS for size in ((1, 64), (8, 128))]
     matrices = {"rms_norm": 2, "layer_norm": 2, "rms_norm_backward": 3, "layer_norm_backward": 3}
     matrices |= {"rms_norm_gated": 3, "rms_norm_gated_backward": 5, "rope": 2, "rope_backward": 2}
     matrices |= {"gated_activation": 3, "gated_activation_backward": 5, "embedding": 2}
@@ -92,7 +93,7 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(
     option, path, said, monkeypatch, tmp_path, capsys
 ):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(_bench.OnCpu, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(bench.OnCpu, "measure", lambda *_: pytest.fail("measured"))
     assert command_line.main([*SMALL, option, str(tmp_path / path)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -111,9 +112,9 @@ def test_a_plot(quick, tmp_path):
 
 def test_ops_of_sequences_are_drawn_over_their_length():
     sizes = [(64, 128), (4, 4096), (1, 64), (1, 4096)]
-    for op in _bench.OPS:
-        results = [_bench.Result(op, *size, "float32", size[0] * size[1], {}) for size in sizes]
-        label, points = _bench.plot_axis(op, results)
+    for op in bench.OPS:
+        results = [bench.Result(op, *size, "float32", size[0] * size[1], {}) for size in sizes]
+        label, points = bench.plot_axis(op, results)
         if "rope" in op:
             assert label == "sequence length, tokens of 4096 elements"
             assert [(x, one.rows) for x, one in points] == [(1.0, 1), (4.0, 4)]
@@ -130,7 +131,7 @@ class Terminal(io.StringIO):
 def test_a_progress_bar_on_a_terminal_only():
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):
-        progress = _bench.Progress(2, stream)
+        progress = bench.Progress(2, stream)
         progress.step("rms_norm 1 x 64")
         progress.step("rms_norm 8 x 128")
         progress.close()
@@ -142,20 +143,20 @@ def test_a_progress_bar_on_a_terminal_only():
 def test_buffers_overflow_the_cache_three_times():
     cache = 60 << 20
     for moved in (16 << 10, 1 << 20, 100 << 20):
-        assert _timing.buffer_sets(moved, cache) * moved >= 3 * cache or moved < cache // 4000
-    assert _timing.buffer_sets(1 << 30, cache) == 2
-    assert _timing.buffer_sets(1, cache) == _timing.MOST_SETS
+        assert timing.buffer_sets(moved, cache) * moved >= 3 * cache or moved < cache // 4000
+    assert timing.buffer_sets(1 << 30, cache) == 2
+    assert timing.buffer_sets(1, cache) == timing.MOST_SETS
 
 
 def test_a_graph_is_never_short():
     calls = [lambda: 1, lambda: 2, lambda: 3]
-    rotated = _timing.rotate(calls)
-    assert len(rotated) >= _timing.FEWEST_CALLS
+    rotated = timing.rotate(calls)
+    assert len(rotated) >= timing.FEWEST_CALLS
     assert [call() for call in rotated[:4]] == [1, 2, 3, 1]
 
 
 def test_cpu_times_order_a_short_call_before_a_long_one():
-    times = _timing.cpu_microseconds(
+    times = timing.cpu_microseconds(
         {"short": [lambda: sum(range(10))], "long": [lambda: sum(range(10_000))]}, 0.002
     )
     assert 0 < times["short"] < times["long"]
@@ -166,9 +167,9 @@ def test_cpu_times_order_a_short_call_before_a_long_one():
 def test_on_a_gpu(timer, tmp_path, monkeypatch):
     pytest.importorskip(timer)
     if timer == "cupy":
-        find = _bench._frameworks.installed_version
+        find = bench._frameworks.installed_version
         hidden = lambda name: None if name == "torch" else find(name)  # noqa: E731
-        monkeypatch.setattr(_bench._frameworks, "installed_version", hidden)
+        monkeypatch.setattr(bench._frameworks, "installed_version", hidden)
     path = tmp_path / "figures.json"
     arguments = ["bench", "--device", "cuda", "--sizes", "16x4096", "--dtype", "float16"]
     assert command_line.main([*arguments, "--json", str(path)]) == 0

@@ -43,9 +43,9 @@ SAME += ("embedding, index_select", "embedding_backward, 8 tokens")
 def test_both_sides_compute_the_same(eager, name, seed):
     torch.manual_seed(seed)
     op = eager.OPS[name]
-    a = SimpleNamespace(**{one: torch.randn(6, 10) for one in (*op.READ, *op.WRITTEN)})
+    a = SimpleNamespace(**{one: torch.randn(6, 10) for one in (*op.read, *op.written)})
     theirs = first(op.torch_call(torch, a)()).clone()
-    torch.testing.assert_close(first(op.ours(a)), theirs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(first(op.ours(a)()), theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_its_table(eager, monkeypatch, capsys):

@@ -14,7 +14,8 @@ import pytest
 
 import membound
 from membound import __main__ as command_line
-from membound import _bench, _check, _check_activation, _check_norm, _frameworks, _table
+from membound import _frameworks, _table, bench, check
+from membound.check import activations, cases, values
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -105,12 +106,12 @@ def test_cmake_dir_is_a_cmake_package():
 @pytest.mark.parametrize("framework", ["memoryview", "numpy"])
 def test_check_passes(framework, monkeypatch, capsys):
     """Only some widths: exact arithmetic is slow, and the ops' own tests cover all widths."""
-    monkeypatch.setattr(_check_norm, "WIDTHS", (1, 2, 7, 33, 64, 257))
+    monkeypatch.setattr(cases, "WIDTHS", (1, 2, 7, 33, 64, 257))
     code = command_line.main(["check", "--framework", framework, "--device", "cpu"])
     text = capsys.readouterr().out
     assert code == 0, text
     assert "are right" in text
-    for op in _check.OPS:
+    for op in check.OPS:
         assert re.search(rf"^{op} +{framework} ", text, re.MULTILINE)
 
 
@@ -144,8 +145,8 @@ def _wrong_by(op, change, which):
 
 def wrong_everywhere(monkeypatch):
     """Make every element wrong, at any width and in any dtype."""
-    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
-    monkeypatch.setattr(_check, "DTYPES", ("float32",))
+    monkeypatch.setattr(cases, "WIDTHS", (7, 33))
+    monkeypatch.setattr(check, "DTYPES", ("float32",))
 
 
 CHANGES = {"small": lambda v: v * 1.0001, "nan": lambda _: float("nan"), "sign": lambda v: -v - 1}
@@ -157,7 +158,7 @@ CHANGES = {"small": lambda v: v * 1.0001, "nan": lambda _: float("nan"), "sign":
 )
 @pytest.mark.parametrize(
     ("op", "which"),
-    [(op, which) for op in _check.OPS for which in range(RESULTS.get(op, 2))],
+    [(op, which) for op in check.OPS for which in range(RESULTS.get(op, 2))],
 )
 def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, which):
     """which: the first result, or a later one."""
@@ -170,7 +171,7 @@ def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, w
     assert "off by" in text
 
 
-NORMS = [op for op in _check.OPS if "norm" in op and "rope" not in op]
+NORMS = [op for op in check.OPS if "norm" in op and "rope" not in op]
 # Backwards with sums over rows, which return only the gradients that are wanted.
 BACKWARDS = [op for op in NORMS if op.endswith("backward")]
 
@@ -233,7 +234,7 @@ def test_check_counts_an_exception_as_wrong(monkeypatch, capsys):
 
 
 def test_check_says_when_there_is_nothing_to_check(capsys):
-    assert command_line.main(["check", "--device", "cuda:77"]) == _check.NOTHING_TESTED
+    assert command_line.main(["check", "--device", "cuda:77"]) == check.NOTHING_TESTED
     assert "nothing was checked" in capsys.readouterr().out
 
 
@@ -253,35 +254,35 @@ def test_every_op_of_the_package_is_checked_and_measured():
         aliases |= {kind, f"{kind}_backward"}
     aliases.add("silu_and_mul_quant")
     ops = set(membound.__test__) - aliases  # add_rms_norm's are checked as its forms
-    assert set(_check.OPS) == ops
-    assert set(_bench.OPS) == ops
+    assert set(check.OPS) == ops
+    assert set(bench.OPS) == ops
 
 
 @pytest.mark.parametrize(
     "op", ["gated_activation", "gated_activation_backward", "gated_activation_quant"]
 )
 def test_the_cases_of_activations_cover_each_kind_in_each_layout(op):
-    cases = list(_check.OPS[op].cases(_frameworks.NumPy(), "float32", thorough=False))
-    seen = {(case.kind, case.layout) for case in cases}
-    assert len(seen) == len(_check_activation.KINDS) * len(_check_norm.LAYOUTS)
-    assert {case.cols for case in cases} == set(_check_activation.WIDTHS)
-    assert {case.form for case in cases} == set(_check.OPS[op].FORMS)
-    assert {case.limited for case in cases} == {True, False}
+    every = list(check.OPS[op].cases(_frameworks.NumPy(), "float32", thorough=False))
+    seen = {(case.kind, case.layout) for case in every}
+    assert len(seen) == len(activations.KINDS) * len(cases.LAYOUTS)
+    assert {case.cols for case in every} == set(activations.WIDTHS)
+    assert {case.form for case in every} == set(check.OPS[op].forms)
+    assert {case.limited for case in every} == {True, False}
 
 
 @pytest.mark.parametrize("op", NORMS)
 def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     one = _frameworks.NumPy()
-    every = list(_check.OPS[op].cases(one, "float32", thorough=False))
-    cases = [case for case in every if not case.by_head]  # only some layouts allow this
+    every = list(check.OPS[op].cases(one, "float32", thorough=False))
+    same = [case for case in every if not case.by_head]  # only some layouts allow this
     assert {case.layout for case in every if case.heads > 1} == {"3-D", "3-D permuted"}
     option = "rounding" if "rms_norm" in op else "bias"
     for attributes in (("layout", "weight"), ("layout", option), ("weight", option)):
-        seen = {tuple(getattr(case, name) for name in attributes) for case in cases}
-        values = [{getattr(case, name) for case in cases} for name in attributes]
+        seen = {tuple(getattr(case, name) for name in attributes) for case in same}
+        values = [{getattr(case, name) for case in same} for name in attributes]
         assert len(seen) == len(values[0]) * len(values[1])
-    assert {case.cols for case in cases} >= set(_check_norm.WIDTHS)
-    assert {case.form for case in cases} == set(_check.OPS[op].FORMS)
+    assert {case.cols for case in same} >= set(cases.WIDTHS)
+    assert {case.form for case in same} == set(check.OPS[op].forms)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     ],
 )
 def test_errors_are_counted_in_units_in_the_last_place(got, wanted, dtype, ulps):
-    assert _check_norm.error_in_ulps(got, {wanted}, dtype) == ulps
+    assert values.error_in_ulps(got, {wanted}, dtype) == ulps
 
 
 def test_tables_line_up():

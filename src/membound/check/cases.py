@@ -1,0 +1,271 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of the checks: which shapes, layouts, options and values; the arrays of a case."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from membound._frameworks import Framework
+from membound._ulps import FORMATS
+from membound.check.values import Number, normals, number_type, round_to
+
+_NAN = float("nan")
+
+
+def available_forms(framework: Framework, forms: Sequence[str]) -> Sequence[str]:
+    """The forms of a call that a framework has; the first returns new arrays."""
+    if framework.name == "memoryview":
+        return forms[1:]
+    return forms if framework.takes_out else forms[:1]
+
+
+def transposed_or_not(framework: Framework) -> tuple[bool, ...]:
+    return (False, True) if framework.strided else (False,)
+
+
+@dataclass(frozen=True)
+class Product:
+    """An op whose cases are a product of axes; without thorough every step-th of them."""
+
+    name: str
+    run: Callable[[Any, Framework], tuple[float, float]]
+    case: type
+    # The values of the case's fields after dtype, of a framework and thorough.
+    axes: Callable[[Framework, bool], Sequence[Sequence[Any]]]
+    step: int = 1
+
+    def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Any]:
+        if framework.call_options:  # it takes no device
+            return
+        for at, fields in enumerate(itertools.product(*self.axes(framework, thorough))):
+            if thorough or at % self.step == 0:
+                yield self.case(dtype, *fields)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a rows x cols matrix lies in a larger buffer; all other elements are NaN."""
+
+    order: tuple[int, ...] = (0, 1)  # the buffer's axes, outermost first; three split the rows
+    step: int = 1  # the matrix has every step-th row of the buffer
+    before: int = 0  # elements of each buffer row before and after the matrix
+    after: int = 0
+
+    @property
+    def contiguous(self) -> bool:
+        return self == Layout(tuple(sorted(self.order)))
+
+    def shape(self, rows: int, cols: int) -> tuple[int, ...]:
+        return (rows, cols) if len(self.order) == 2 else (2, rows // 2, cols)
+
+    def storage(self, rows: int, cols: int) -> tuple[int, ...]:
+        *leading, inner, last = self.shape(rows, cols)
+        padded = (*leading, inner * self.step, self.before + last + self.after)
+        return tuple(padded[axis] for axis in self.order)
+
+    def fill(self, values: Sequence[float], rows: int, cols: int) -> list[float]:
+        """The buffer's elements; values are the matrix's, in C order."""
+        storage = self.storage(rows, cols)
+        strides = {axis: math.prod(storage[at + 1 :]) for at, axis in enumerate(self.order)}
+        *leading, inner, last = (strides[axis] for axis in range(len(storage)))
+        steps = (*leading, inner * self.step)
+        flat = [_NAN] * math.prod(storage)
+        for at, to_array in enumerate(itertools.product(*map(range, self.shape(rows, cols)[:-1]))):
+            first = sum(index * step for index, step in zip(to_array, steps, strict=True))
+            row = values[at * cols : (at + 1) * cols]
+            start = first + self.before * last
+            flat[start : start + len(row) * last : last] = row
+        return flat
+
+    def view(self, framework: Framework, storage: Any, cols: int) -> Any:
+        """The matrix inside an array of the storage's shape."""
+        if self.contiguous:
+            return storage
+        inverse = tuple(self.order.index(axis) for axis in range(len(self.order)))
+        ordered = framework.transpose(storage, inverse)
+        return ordered[..., :: self.step, self.before : self.before + cols]
+
+    def array(
+        self, framework: Framework, values: Sequence[float], rows: int, cols: int, dtype: str
+    ) -> Any:
+        storage = framework.array(self.fill(values, rows, cols), self.storage(rows, cols), dtype)
+        return self.view(framework, storage, cols)
+
+
+LAYOUTS = {
+    "contiguous": Layout(),
+    "3-D": Layout(order=(0, 1, 2)),
+    "every other row": Layout(step=2),
+    "columns, off by one": Layout(before=1, after=2),
+    "transposed": Layout(order=(1, 0)),
+    "3-D permuted": Layout(order=(1, 0, 2)),
+}
+WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16")
+WIDTHS = (1, 2, 7, 33, 64, 128, 257, 1000, 1024, 4097, 8192)
+# One for each GPU tile for long rows.
+GPU_WIDTHS = (16384, 65536, 131072)
+ROUNDINGS = ("rounding", ("once", "before_weight"))
+BIASES = ("bias", ("none", "float32"))  # which every framework has
+SPECIAL = ("zeros", "largest", "smallest", "every magnitude")
+
+
+@dataclass(frozen=True)
+class Case:
+    dtype: str
+    rows: int
+    cols: int
+    layout: str = "contiguous"
+    weight: str = "same"
+    bias: str = "none"
+    rounding: str = "once"
+    weight_offset: float = 0.0
+    eps: float = 1e-6
+    values: str = "normal"
+    form: str = "returned"
+    norm_before_gate: bool = True
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} x {self.cols} {self.dtype}, {self.layout}, weight {self.weight}, "
+            f"bias {self.bias}, {self.rounding}, offset {self.weight_offset:g}, "
+            f"eps {self.eps:g}, {self.values} values, {self.form}"
+            + ("" if self.norm_before_gate else ", gate first")
+        )
+
+    @property
+    def by_head(self) -> bool:
+        return self.weight == "by head"
+
+    @property
+    def heads(self) -> int:
+        """How many rows the weight has."""
+        return LAYOUTS[self.layout].shape(self.rows, self.cols)[-2] if self.by_head else 1
+
+    def of_row(self, columns: Sequence[Any], row: int) -> Sequence[Any]:
+        """The slice that belongs to a row's head."""
+        at = row % self.heads * self.cols
+        return columns[at : at + self.cols]
+
+
+def all_cases(
+    framework: Framework,
+    dtype: str,
+    thorough: bool,
+    forms: Sequence[str],
+    varied: tuple[str, Sequence[str]] = ROUNDINGS,
+    special: Sequence[str] = SPECIAL,
+) -> Iterator[Case]:
+    """Cross layouts with weights and the varied options, and cycle or draw the rest.
+
+    thorough: the whole product. Weights of several heads follow, and two rows of each special kind
+    of values.
+    """
+    layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
+    weights = [name for name in WEIGHTS if name in ("none", "same") or name in framework.dtypes]
+    main = itertools.product(layouts, weights, varied[1])
+    rest = list(itertools.product(WIDTHS, (0.0, 1.0), forms))
+    source = random.Random(20251121)
+    widths = itertools.cycle(WIDTHS)
+    for layout, weight, choice in main:
+        drawn = (next(widths), source.choice((0.0, 1.0)), source.choice(forms))
+        for cols, offset, form in rest if thorough else [drawn]:
+            more: dict[str, Any] = {varied[0]: choice, "form": form}
+            more["weight_offset"] = 0.0 if weight == "none" else offset
+            yield Case(dtype, 4 if cols <= 512 else 2, cols, layout, weight, **more)
+    for layout, cols in (("3-D", 64), ("3-D", 257), ("3-D permuted", 33)):
+        if layout in layouts:
+            last: dict[str, Any] = {varied[0]: varied[1][-1], "form": forms[0]}
+            yield Case(dtype, 6, cols, layout, "by head", **last)
+    for values in special:
+        eps = 0.0 if values != "zeros" else 1e-6
+        yield Case(dtype, 2, 515, eps=eps, values=values, form=forms[0])
+    if framework.device != "cpu":
+        for cols in GPU_WIDTHS:
+            yield Case(dtype, 2, cols, form=forms[0])
+
+
+def both_orders(cases: Iterator[Case]) -> Iterator[Case]:
+    """Draw whether the norm precedes the gate; it always does where x times the gate overflows."""
+    source = random.Random(20251121)
+    for case in cases:
+        first = source.random() < 0.5 or case.values not in ("normal", "zeros")
+        yield dataclasses.replace(case, norm_before_gate=first)
+
+
+def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
+    """Draw a matrix of the case's values, or of the given kind; name seeds it apart from others."""
+    source = random.Random(f"{case.rows} {case.cols} {case.dtype} {case.values} {name}")
+    values = values or case.values
+    count = case.rows * case.cols
+    _, smallest, largest = FORMATS[case.dtype]
+    normal = normals(source, count)
+    x = normal
+    if values == "zeros":
+        x = [0.0] * count
+    elif values == "largest":
+        x = [math.copysign(largest * (0.5 + 0.5 * source.random()), v) for v in normal]
+    elif values == "smallest":
+        x = [math.ldexp(v, smallest + 2) for v in normal]
+    elif values == "every magnitude":
+        span = range(smallest + 2, -smallest)
+        x = [math.ldexp(math.copysign(1.0, v), source.choice(span)) for v in normal]
+    elif values == "far mean":
+        x = [1000.0 + v for v in normal]
+    return round_to(x, case.dtype)
+
+
+def draw_residual(case: Case) -> list[float]:
+    """Draw the residual: of the size of x where that varies, and far smaller than huge values."""
+    other = "every magnitude" if case.values == "every magnitude" else "normal"
+    return draw(case, "residual", other)
+
+
+def weight_dtype(case: Case) -> str:
+    return case.dtype if case.weight in ("same", "by head") else case.weight
+
+
+def draw_weight(case: Case) -> list[float] | None:
+    if case.weight == "none":
+        return None
+    source = random.Random(f"{case.cols} {case.dtype} weight")
+    # Positive: near -weight_offset the float32 value of a float64 weight would cancel.
+    values = [source.uniform(0.5, 2.0) for _ in range(case.heads * case.cols)]
+    return round_to(values, weight_dtype(case))
+
+
+def draw_bias(case: Case) -> list[float] | None:
+    if case.bias == "none":
+        return None
+    source = random.Random(f"{case.cols} {case.dtype} bias")
+    return round_to(normals(source, case.heads * case.cols), case.bias)
+
+
+def factors(case: Case, weight: Sequence[float] | None) -> list[Number]:
+    """The weight and its offset, exactly; 1 without a weight."""
+    number = number_type(case.dtype)
+    if weight is None:
+        return [number(1)] * case.cols
+    return [number(w) + number(case.weight_offset) for w in weight]
+
+
+def to_array(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:
+    """Make an array in the case's layout that holds the values, or NaN without values."""
+    layout = LAYOUTS[case.layout]
+    return layout.array(framework, values, case.rows, case.cols, case.dtype)
+
+
+def parameter_array(
+    case: Case, framework: Framework, values: Sequence[float] | None, dtype: str
+) -> Any:
+    """Make an array for a weight, a bias, or a gradient of one."""
+    if values is None:
+        return None
+    shape = (case.heads, case.cols) if case.by_head else (case.cols,)
+    return framework.array(values, shape, dtype)
