@@ -8,6 +8,7 @@
 #include "membound/dtype.hpp"
 #include "membound/error.hpp"
 #include "membound/export.hpp"
+#include "membound/norm_call.hpp"
 #include "membound/ops/add_layer_norm.hpp"
 #include "membound/ops/add_layer_norm_backward.hpp"
 #include "membound/ops/add_rms_norm.hpp"
