@@ -364,6 +364,43 @@ def names_say_the_idea(root: Path) -> list[str]:
     ]
 
 
+# The most lines of a document, and the most files and lines of a folder. A change that needs more
+# says why; one that makes a folder smaller lowers its figure.
+DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
+FOLDERS = {
+    "cpp/cuda": (170, 23_600),
+    "cpp/cuda/norm": (64, 9_300),
+    "cpp/cuda/row": (32, 4_700),
+    "src": (225, 29_800),
+    "src/bindings": (88, 9_300),
+    "src/membound/check": (12, 2_600),
+    "src/membound/bench": (8, 1_200),
+}
+
+
+@rule
+def documents_are_short(root: Path) -> list[str]:
+    """A newcomer reads the README in one go; the reference stands in docs/ and in docstrings."""
+    return [
+        f"{name} has {lines} lines, at most {most} are allowed"
+        for name, most in DOCUMENT_LINES.items()
+        if (root / name).is_file() and (lines := len((root / name).read_text().splitlines())) > most
+    ]
+
+
+@rule
+def folders_do_not_grow(root: Path) -> list[str]:
+    """Simplicity is a target with figures, as speed is."""
+    found = []
+    for folder, (most_files, most_lines) in FOLDERS.items():
+        paths = [*sources(root, folder, suffixes=(*CPP_SUFFIXES, ".py", ".pyi", ".toml"))]
+        lines = sum(len(path.read_text().splitlines()) for path in paths)
+        if len(paths) > most_files or lines > most_lines:
+            allowed = f"{most_files} files and {most_lines} lines are allowed"
+            found.append(f"{folder} has {len(paths)} files and {lines} lines; {allowed}")
+    return found
+
+
 # Words that the field does not have, as patterns of identifiers and prose -> what it says instead.
 PRIVATE_WORDS = {
     r"\bk?Beside(?!s)\w*|\bbeside_\w+|\bk?Third\b": "fused input",

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """membound.jax on arrays whose columns are sharded over eight devices; run by test_jax_sharding.py.
 
-Its results are compared with membound's on whole rows in float64. JAX has its default dtypes, without float64.
+Its results are compared with membound's on whole rows in float64. JAX has its default dtypes,
+without float64.
 """
 
 from __future__ import annotations

@@ -106,6 +106,10 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
         ("tests/python/utils.py", PYTHON),
         ("cpp/core/sum_v2.cpp", CPP),
     ],
+    "documents_are_short": [("README.md", "word\n" * 201), ("CHANGELOG.md", "word\n" * 61)],
+    "folders_do_not_grow": [
+        ("src/membound/check/a.toml", PYTHON + "x = 1\n" * 2601),
+    ],
     "words_are_the_fields": [
         ("cpp/cuda/norm/a.cuh", CPP + "#pragma once\nenum class Be{}side {{}};\n".format("")),
         ("tests/python/a.py", PYTHON + "# rows that start any{}\n".format("where")),
