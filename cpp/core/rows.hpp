@@ -8,7 +8,7 @@
 #include "core/layout.hpp"
 #include "membound/dtype.hpp"
 
-// Arrays of calls that mix dtypes, known at run time only.
+// The arrays of a problem, as back ends receive them.
 namespace membound {
 
 // An array of rows, flattened to rows x cols; strides in elements. Pointer: const void* or void*.

@@ -6,11 +6,13 @@
 
 namespace membound {
 
-void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
-                    const ConstTensorView* weight, const ConstTensorView* bias,
-                    const LayerNormOptions& options, const TensorView& out,
-                    const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
-                    StreamView stream) {
+namespace {
+
+template <class Where>
+void run(const ConstTensorView& x, const ConstTensorView& residual, const ConstTensorView* weight,
+         const ConstTensorView* bias, const LayerNormOptions& options, const TensorView& out,
+         const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
+         Where where) {
   norm({.op = "add_layer_norm",
         .x = &x,
         .residual = &residual,
@@ -22,7 +24,17 @@ void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
         .residual_out = &residual_out,
         .mean = mean,
         .rstd = rstd},
-       stream);
+       where);
+}
+
+}  // namespace
+
+void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
+                    const ConstTensorView* weight, const ConstTensorView* bias,
+                    const LayerNormOptions& options, const TensorView& out,
+                    const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
+                    StreamView stream) {
+  run(x, residual, weight, bias, options, out, residual_out, mean, rstd, stream);
 }
 
 void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
@@ -30,18 +42,7 @@ void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
                     const LayerNormOptions& options, const TensorView& out,
                     const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
                     Device staging_device) {
-  norm({.op = "add_layer_norm",
-        .x = &x,
-        .residual = &residual,
-        .weight = weight,
-        .bias = bias,
-        .options = {options.eps, options.weight_offset, Rounding::kOnce},
-        .centred = true,
-        .out = &out,
-        .residual_out = &residual_out,
-        .mean = mean,
-        .rstd = rstd},
-       staging_device);
+  run(x, residual, weight, bias, options, out, residual_out, mean, rstd, staging_device);
 }
 
 }  // namespace membound

@@ -39,13 +39,23 @@ void check_statistic(const TensorView& written, const char* name, const Call& ca
   }
 }
 
+// What no kernel computes is refused: it would be left out without a word.
+void check_form(const Call& call) {
+  const char* op = call.op;
+  MEMBOUND_CHECK(call.x && call.out, InvalidArgument, op, "must have 'x' and 'out', got null");
+  MEMBOUND_CHECK(!call.residual == !call.residual_out, InvalidArgument, op,
+                 "must have both of 'residual' and 'residual_out' or none, got one");
+  MEMBOUND_CHECK(!call.gate || (!call.residual && !call.centred), InvalidArgument, op,
+                 "must not have 'z' with a residual or centred");
+  MEMBOUND_CHECK(call.centred || (!call.bias && !call.mean), InvalidArgument, op,
+                 "must not have 'bias' or 'mean' unless centred");
+  MEMBOUND_CHECK(!call.centred || call.options.rounding == Rounding::kOnce, InvalidArgument, op,
+                 "must have Rounding::kOnce if centred");
+}
+
 void check(const Call& call) {
   const char* op = call.op;
-  MEMBOUND_CHECK(
-      call.x && call.out && !call.residual == !call.residual_out && !(call.residual && call.gate),
-      InvalidArgument, op,
-      "expected 'x', 'out' and no more than one of 'residual' with "
-      "'residual_out', and 'z'; got others");
+  check_form(call);
   check_norm_inputs(call);
   check_result(*call.out, "out", call);
   if (call.residual) {

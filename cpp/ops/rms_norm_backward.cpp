@@ -64,10 +64,26 @@ void check_workspace(const Call& call) {
                  " contiguous bytes aligned to 16, got shape ", shape_text(workspace));
 }
 
+// What no kernel computes is refused: it would be left out without a word.
+void check_form(const Call& call) {
+  const char* op = call.op;
+  const bool centred = call.mean != nullptr;
+  MEMBOUND_CHECK(call.dy && call.x && call.rstd, InvalidArgument, op, "must have 'dy', '",
+                 call.x_name, "' and 'rstd', got null");
+  MEMBOUND_CHECK(call.gate || !call.dgate, InvalidArgument, op, "must not have 'dz' without 'z'");
+  MEMBOUND_CHECK(!call.gate || (!centred && !call.is_added), InvalidArgument, op,
+                 "must not have 'z' in an add_ form or with 'mean'");
+  MEMBOUND_CHECK(call.is_added || (!call.dsum && !call.dresidual), InvalidArgument, op,
+                 "must not have 'dresidual_out' or 'dresidual' but in an add_ form");
+  MEMBOUND_CHECK(centred || !call.dbias, InvalidArgument, op,
+                 "must not have 'dbias' without 'mean'");
+  MEMBOUND_CHECK(!centred || call.options.rounding == Rounding::kOnce, InvalidArgument, op,
+                 "must have Rounding::kOnce with 'mean'");
+}
+
 void check(const Call& call) {
   const char* op = call.op;
-  MEMBOUND_CHECK(call.dy && call.x && call.rstd, InvalidArgument, op, "expected 'dy', '",
-                 call.x_name, "' and 'rstd'; got less");
+  check_form(call);
   check_rows(*call.x, op, call.x_name);
   check_floating(*call.x, op, call.x_name);
   check_shaped_like(*call.dy, "dy", *call.x, call.x_name, op);

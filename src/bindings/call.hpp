@@ -87,6 +87,24 @@ class ArrayCall {
   bool forward_mode_ = false;  // a level is active, so arrays may have tangents
 };
 
+// An optional input, and its view.
+class OptionalInput {
+ public:
+  OptionalInput(const ArrayCall& call, PyObject* array, const char* argument) {
+    if (!given(array)) return;
+    call.read_input(array, argument, loaded_);
+    view_ = loaded_.view;
+    given_ = true;
+  }
+  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
+  const TensorView& view() const { return loaded_.view; }
+
+ private:
+  LoadedArray loaded_;
+  ConstTensorView view_;
+  bool given_ = false;
+};
+
 // Releases the GIL while C++ works, if the condition holds.
 class GilRelease {
  public:

@@ -104,8 +104,8 @@ nb::object call_cross_entropy(const CrossEntropyArguments& a) {
   LoadedArray logits, labels;
   call.read_input(a.logits, "logits", logits);
   call.read_input(a.labels, "labels", labels);
-  const MaybeInput weight(call, a.weight, "weight");
-  const MaybeInput dloss = loss_gradient(call, a.dloss, options, kName);
+  const OptionalInput weight(call, a.weight, "weight");
+  const OptionalInput dloss = loss_gradient(call, a.dloss, options, kName);
   MEMBOUND_CHECK(logits.view.rank >= 1, InvalidArgument, kName,
                  "argument 'logits' must have 1 to 64 axes, got 0");
   const Results results(call, a, logits.view, labels.view, options.reduction);

@@ -36,26 +36,9 @@ CrossEntropyOptions cross_entropy_options(const Arguments& a, const char* op) {
   return options;
 }
 
-// An optional array.
-class MaybeInput {
- public:
-  MaybeInput(const ArrayCall& call, PyObject* array, const char* argument) {
-    if (!given(array)) return;
-    call.read_input(array, argument, loaded_);
-    view_ = loaded_.view;
-    is_given_ = true;
-  }
-  operator const ConstTensorView*() const { return is_given_ ? &view_ : nullptr; }
-
- private:
-  LoadedArray loaded_;
-  ConstTensorView view_;
-  bool is_given_ = false;
-};
-
 // The gradient of the loss: an array, or a number, which becomes an option.
-inline MaybeInput loss_gradient(const ArrayCall& call, PyObject* dloss,
-                                CrossEntropyOptions& options, const char* op) {
+inline OptionalInput loss_gradient(const ArrayCall& call, PyObject* dloss,
+                                   CrossEntropyOptions& options, const char* op) {
   const bool number = given(dloss) && is_number(dloss);
   if (number) options.dloss = number_from_python(dloss, {op, "dloss"});
   return {call, number ? nullptr : dloss, "dloss"};

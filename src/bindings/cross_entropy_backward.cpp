@@ -32,8 +32,8 @@ nb::object call_cross_entropy_backward(const CrossEntropyBackwardArguments& a) {
   call.read_input(a.logits, "logits", logits);
   call.read_input(a.labels, "labels", labels);
   call.read_input(a.lse, "lse", lse);
-  const MaybeInput weight(call, a.weight, "weight");
-  const MaybeInput dloss = loss_gradient(call, a.dloss, options, kName);
+  const OptionalInput weight(call, a.weight, "weight");
+  const OptionalInput dloss = loss_gradient(call, a.dloss, options, kName);
   const nb::object result = call.output(a.dlogits, a.logits, logits.view, "dlogits", dlogits);
   nb::object held;
   const bool wants_scale = options.reduction == Reduction::kMean && logits.view.device.is_cuda();

@@ -13,22 +13,6 @@ namespace {
 
 constexpr const char* kName = "embedding";
 
-// An input that may not be there.
-class Input {
- public:
-  Input(const ArrayCall& call, PyObject* array, const char* argument) : given_(given(array)) {
-    if (!given_) return;
-    call.read_input(array, argument, loaded_);
-    view_ = loaded_.view;
-  }
-  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
-
- private:
-  LoadedArray loaded_;
-  ConstTensorView view_;
-  bool given_;
-};
-
 EmbeddingOptions options_of(const EmbeddingArguments& a) {
   EmbeddingOptions options;
   options.scale = number_or(a.scale, 1.0, {kName, "scale"});
@@ -87,8 +71,8 @@ nb::object call_embedding(const EmbeddingArguments& a) {
   LoadedArray ids, weight, out;
   call.read_input(a.weight, "weight", weight);
   call.read_input(a.ids, "ids", ids);
-  const Input position_ids(call, a.position_ids, "position_ids");
-  const Input position_weight(call, a.position_weight, "position_weight");
+  const OptionalInput position_ids(call, a.position_ids, "position_ids");
+  const OptionalInput position_weight(call, a.position_weight, "position_weight");
   check_embedding_weight(weight.view);
   check_padding(a.padding_idx, weight.view, options.vocab_start);
   const nb::object result = make_out(call, a, ids.view, weight.view, out);

@@ -58,24 +58,6 @@ int given_section_count(std::size_t count, const char* op);
 // The keyword arguments of membound.jax: all but q, k, cos, sin and outputs.
 nb::dict rope_keywords(const ArrayCall& call, const RopeArguments& given);
 
-// An optional input, and its view.
-class OptionalInput {
- public:
-  OptionalInput(const ArrayCall& call, PyObject* array, const char* argument) {
-    if (!given(array)) return;
-    call.read_input(array, argument, loaded_);
-    view_ = loaded_.view;
-    given_ = true;
-  }
-  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
-  const TensorView& view() const { return loaded_.view; }
-
- private:
-  LoadedArray loaded_;
-  ConstTensorView view_;
-  bool given_ = false;
-};
-
 // The arrays that determine the angles of tokens.
 struct RopeInputs {
   OptionalInput cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens;

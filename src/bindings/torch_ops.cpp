@@ -113,10 +113,10 @@ void bind_torch_ops(nb::module_& module) {
       nb::arg("function"), nb::arg("forward"), nb::arg("backward"), nb::arg("by_operator"),
       nb::kw_only(), nb::arg("tensors"), nb::arg("differentiable"), nb::arg("saved"),
       nb::arg("gradients_of"),
-      "Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. "
+      "Gives a torch.autograd.Function its forward(context, *tensors, options), and a backward. "
       "forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its "
-      "gradients, by_operator the same where that has to be an operator; saved are places among "
-      "tensors, options and results, gradients_of has for each tensor the place of its gradient "
+      "gradients, by_operator the same where that has to be an operator; saved are indices among "
+      "tensors, options and results, gradients_of has for each tensor the index of its gradient "
       "or -1.");
   module.def("torch_eager_call", &torch::make_eager_call, nb::arg("apply"), nb::kw_only(),
              nb::arg("plain"), nb::arg("tensors"),

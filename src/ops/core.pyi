@@ -197,7 +197,7 @@ def torch_builtin(kernel: str, operator: object) -> object:
 
 def implement_torch_function(function: object, forward: object, backward: object, by_operator: object, *, tensors: int, differentiable: int, saved: Sequence[int], gradients_of: Sequence[int]) -> None:
     """
-    Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its gradients, by_operator the same where that has to be an operator; saved are places among tensors, options and results, gradients_of has for each tensor the place of its gradient or -1.
+    Gives a torch.autograd.Function its forward(context, *tensors, options), and a backward. forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its gradients, by_operator the same where that has to be an operator; saved are indices among tensors, options and results, gradients_of has for each tensor the index of its gradient or -1.
     """
 
 def torch_eager_call(apply: object, *, plain: object, tensors: int) -> object:

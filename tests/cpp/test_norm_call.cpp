@@ -69,6 +69,9 @@ TEST_CASE("a call that is no form of a norm is refused under its own name") {
   std::vector<float> x = numbers(kRows * kCols, 1), out(x.size(), 7.f);
   const auto x_view = matrix<ConstTensorView>(x);
   const auto out_view = matrix<TensorView>(out);
+  std::vector<float> mean(kRows, 7.f);
+  const ConstTensorView row_view(x.data(), DType::kFloat32, Device::cpu(), {kCols});
+  const TensorView statistic_view(mean.data(), DType::kFloat32, Device::cpu(), {kRows});
   const StreamView stream = StreamView::legacy_default();
   const NormCall calls[] = {
       {.op = "mine"},
@@ -82,10 +85,42 @@ TEST_CASE("a call that is no form of a norm is refused under its own name") {
        .out = &out_view,
        .residual_out = &out_view},
   };
+  const NormCall left_out[] = {
+      {.op = "mine", .x = &x_view, .bias = &row_view, .out = &out_view},
+      {.op = "mine", .x = &x_view, .out = &out_view, .mean = &statistic_view},
+      {.op = "mine", .x = &x_view, .gate = &x_view, .centred = true, .out = &out_view},
+      {.op = "mine",
+       .x = &x_view,
+       .options = {.rounding = Rounding::kBeforeWeight},
+       .centred = true,
+       .out = &out_view},
+  };
+  for (const NormCall& call : left_out) {
+    CHECK_THROWS_WITH_AS(norm(call, stream), doctest::Contains("mine"), InvalidArgument);
+  }
   for (const NormCall& call : calls) {
     CHECK_THROWS_WITH_AS(norm(call, stream), doctest::Contains("mine"), InvalidArgument);
   }
-  CHECK_THROWS_AS(norm_backward({.op = "mine", .x = &x_view}, stream), InvalidArgument);
+  const ConstTensorView rstd_view(statistic_view);
+  const TensorView columns_view(mean.data(), DType::kFloat32, Device::cpu(), {kCols});
+  const NormBackwardCall whole{
+      .op = "mine", .dy = &x_view, .x = &x_view, .rstd = &rstd_view, .dx = &out_view};
+  std::vector<NormBackwardCall> gradients(8, whole);
+  gradients[0].dy = nullptr;
+  gradients[1].dgate = &out_view;
+  gradients[2].gate = gradients[2].mean = &x_view;
+  gradients[3].gate = &x_view;
+  gradients[3].is_added = true;
+  gradients[4].dsum = &x_view;
+  gradients[5].dresidual = &out_view;
+  gradients[6].dbias = &columns_view;
+  gradients[7].mean = &rstd_view;
+  gradients[7].options.rounding = Rounding::kBeforeWeight;
+  for (const NormBackwardCall& call : gradients) {
+    CHECK_THROWS_WITH_AS(norm_backward(call, stream), doctest::Contains("mine: must"),
+                         InvalidArgument);
+  }
+  CHECK(mean == std::vector<float>(kRows, 7.f));
   CHECK_THROWS_AS(norm_quant({.op = "mine", .x = &x_view}, stream), InvalidArgument);
   CHECK(out == std::vector<float>(x.size(), 7.f));
 }

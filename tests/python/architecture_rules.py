@@ -430,6 +430,7 @@ PRIVATE_WORDS = {
     ),
     r"\b(that|which) starts? anywhere\b|\bstarts? anywhere\b": "unaligned",
     r"\b(blocks|clusters) that stay\b": "persistent",
+    r"\ba way back\b": "backward",
 }
 WORDED = ("cpp", "include", "src", "tests", "examples", "benchmarks", "docs", ".github")
 
