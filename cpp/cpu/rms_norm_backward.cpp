@@ -75,7 +75,7 @@ std::array<MatrixArgument, 6> fields_of(RmsNormBackwardRows& rows) {
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
               const KernelTable& table, std::int64_t first, std::int64_t last, std::int64_t end) {
   const auto run = problem.gate.data   ? table.rms_norm_backward_gated
-                   : problem.centred() ? table.rms_norm_backward_centred
+                   : problem.centred ? table.rms_norm_backward_centred
                                        : table.rms_norm_backward;
   for (std::int64_t row = first; row < last; row += rows.rows) {
     rows.rows = end - row;
@@ -122,7 +122,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem) {
         problem.x.dtype,
         problem.rows,
         problem.cols,
-        problem.centred(),
+        problem.centred,
         problem.accumulate_sums,
         {problem.dweight.data, problem.dweight.dtype, problem.dweight.stride},
         {problem.dbias.data, problem.dbias.dtype, problem.dbias.stride}};

@@ -35,7 +35,7 @@ class Backward {
       return;
     }
     const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / (16 * problem_.cols));
-    sum_columns({problem_.accumulate, problem_.rows, problem_.cols, problem_.centred(),
+    sum_columns({problem_.accumulate, problem_.rows, problem_.cols, problem_.centred,
                  problem_.accumulate_sums, problem_.dweight, problem_.dbias},
                 table_, grain,
                 [&](std::int64_t task, void* weight_sum, void* bias_sum, std::int64_t first,
@@ -67,7 +67,7 @@ class Backward {
     // The statistics share one slot: rstd first, the means kBlockOfRows numbers later.
     of.rstd = area_.slot(task, kStatistics);
     of.rstd_row_stride = 1;
-    if (problem_.centred()) {
+    if (problem_.centred) {
       of.mean = offset_pointer(of.rstd, kBlockOfRows, problem_.accumulate);
       of.mean_row_stride = 1;
     }
@@ -102,7 +102,7 @@ class Backward {
     if (problem_.gate.data) exchange_.widen(problem_.gate, row, rows, area_.slot(task, kGate));
     void* const statistics = area_.slot(task, kStatistics);
     exchange_.widen_statistic(problem_.rstd, row, rows, statistics);
-    if (problem_.centred()) {
+    if (problem_.centred) {
       exchange_.widen_statistic(problem_.mean, row, rows,
                                 offset_pointer(statistics, kBlockOfRows, problem_.accumulate));
     }
@@ -163,7 +163,7 @@ class Backward {
     }
     if (of.dx == nullptr && of.dgate == nullptr && of.weight_sum == nullptr) return;
     const auto run = of.gate              ? table_.rms_norm_backward_gated
-                     : problem_.centred() ? table_.rms_norm_backward_centred
+                     : problem_.centred ? table_.rms_norm_backward_centred
                                           : table_.rms_norm_backward;
     run(of);
     if (problem_.dx.data) exchange_.narrow(of.dx, problem_.dx, row, of.rows);

@@ -138,6 +138,7 @@ RmsNormBackwardProblem make_problem(const Call& call) {
           .accumulate = accumulate_dtype(call),
           .rounded_to = call.is_added ? call.dy->dtype : dtype,
           .rounding = call.options.rounding,
+          .centred = call.mean != nullptr,
           .accumulate_sums = call.options.accumulate,
           .norm_before_gate = call.norm_before_gate,
           .rows = call.x->size() / cols,

@@ -14,7 +14,7 @@ namespace membound {
 // the add_ forms, which is added to dx. dx and dresidual are the same numbers, each rounded to its
 // own dtype. At least one of the gradients is wanted; they may be written over inputs of rows.
 struct RmsNormBackwardProblem {
-  InputRows dy, x, dsum, gate, mean, rstd;  // mean: centred
+  InputRows dy, x, dsum, gate, mean, rstd;
   InputColumns weight;
   OutputRows dx, dresidual, dgate;
   OutputColumns dweight, dbias;
@@ -22,13 +22,13 @@ struct RmsNormBackwardProblem {
   DType accumulate;  // of sums: float64 where an input of rows is, else float32
   DType rounded_to;  // what kBeforeWeight rounded the normalised row to
   Rounding rounding;
+  bool centred;          // has a mean, whose data may be null if there are no rows
   bool accumulate_sums;  // dweight += instead of =
   bool norm_before_gate;
   std::int64_t rows;  // 0 only with dweight or dbias, which are then zero
   std::int64_t cols, heads;
   double weight_offset;
 
-  bool centred() const { return mean.data != nullptr; }
   // A weight of x's dtype and all gradients of rows: the common path, which GPU kernels under
   // register pressure are compiled for.
   bool is_common() const {

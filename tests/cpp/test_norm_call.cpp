@@ -134,3 +134,25 @@ TEST_CASE("gradients of columns alone take a workspace on a GPU, and nothing tak
   call.dweight = &dweight;
   CHECK(norm_backward_workspace(call) > 0);
 }
+
+TEST_CASE("gradients of columns of no rows are zero, though empty arrays have null pointers") {
+  constexpr std::int64_t kCols = 8;
+  const ConstTensorView rows(nullptr, DType::kFloat32, Device::cpu(), {0, kCols});
+  const ConstTensorView statistic(nullptr, DType::kFloat32, Device::cpu(), {0});
+  const std::vector<float> ones(kCols, 1.f);
+  std::vector<float> dweight(kCols, 7.f), dbias(kCols, 7.f);
+  const ConstTensorView weight(ones.data(), DType::kFloat32, Device::cpu(), {kCols});
+  const TensorView dweight_view(dweight.data(), DType::kFloat32, Device::cpu(), {kCols});
+  const TensorView dbias_view(dbias.data(), DType::kFloat32, Device::cpu(), {kCols});
+  norm_backward({.op = "layer_norm_backward",
+                 .dy = &rows,
+                 .x = &rows,
+                 .weight = &weight,
+                 .mean = &statistic,
+                 .rstd = &statistic,
+                 .dweight = &dweight_view,
+                 .dbias = &dbias_view},
+                StreamView::legacy_default());
+  CHECK(dweight == std::vector<float>(kCols, 0.f));
+  CHECK(dbias == std::vector<float>(kCols, 0.f));
+}

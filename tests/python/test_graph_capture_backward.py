@@ -60,14 +60,15 @@ def heads_step(x, residual, weight, dy, dtotal):
     x, residual, dy, dtotal = rows
     weight = weight.expand(2, -1).clone()
     weight[1].neg_()
-    y, total, rstd = membound.add_rms_norm(x, residual, weight, return_rstd=True)
+    by_head = {"normalized_shape": x.shape[-1]}
+    y, total, rstd = membound.add_rms_norm(x, residual, weight, return_rstd=True, **by_head)
     found = [y, total, rstd]
-    found += membound.add_rms_norm_backward(dy, dtotal, total, weight, rstd)
-    norm = membound.layer_norm(x, weight, weight, return_stats=True)
-    found += [*norm, *membound.layer_norm_backward(dy, x, weight, *norm[1:])]
-    y, rstd = membound.rms_norm_gated(x, residual, weight, return_rstd=True)
-    found += [y, rstd, *membound.rms_norm_gated_backward(dy, x, residual, weight, rstd)]
-    return found
+    found += membound.add_rms_norm_backward(dy, dtotal, total, weight, rstd, **by_head)
+    norm = membound.layer_norm(x, weight, weight, return_stats=True, **by_head)
+    found += [*norm, *membound.layer_norm_backward(dy, x, weight, *norm[1:], **by_head)]
+    y, rstd = membound.rms_norm_gated(x, residual, weight, return_rstd=True, **by_head)
+    gradients_ = membound.rms_norm_gated_backward(dy, x, residual, weight, rstd, **by_head)
+    return [*found, y, rstd, *gradients_]
 
 
 STEPS = {"rms": step, "layer": centred_step, "gated": gated_step, "heads": heads_step}

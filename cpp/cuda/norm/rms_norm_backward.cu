@@ -137,7 +137,7 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
 // need an architecture with clusters.
 bool may_use_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
   const bool alone =
-      problem.gate.data == nullptr && problem.dsum.data == nullptr && !problem.centred();
+      problem.gate.data == nullptr && problem.dsum.data == nullptr && !problem.centred;
   const bool known = alone ? problem.is_common() : problem.is_plain();
   return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
 }
@@ -191,7 +191,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     const auto config_of = [&](bool stages, bool low_register_pressure = true) {
       const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, stages,
-                                              max_cluster_size(device), problem.centred(),
+                                              max_cluster_size(device), problem.centred,
                                               problem.heads, problem.gate.data != nullptr,
                                               problem.dsum.data != nullptr, low_register_pressure);
     };
@@ -250,7 +250,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       go.template operator()<Access::kStrided, Centring::kRunTime>();
     } else if (access == Access::kUnaligned) {
       if constexpr (sizeof(T) < 8) go.template operator()<Access::kUnaligned, Centring::kRunTime>();
-    } else if (problem.centred()) {
+    } else if (problem.centred) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
     } else if (problem.gate.data != nullptr) {
       go.template operator()<Access::kAligned, Centring::kNever, true>();

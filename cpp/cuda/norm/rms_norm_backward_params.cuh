@@ -106,7 +106,7 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   rows.place_statistic(problem.rstd, p.rstd_array, p.rstd_row_stride);
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.accumulate = problem.accumulate_sums;
-  p.centred = problem.centred();
+  p.centred = problem.centred;
   p.common = problem.is_common() && (problem.heads == 1 || config.lanes <= kWarpLanes);
   p.plain = p.common && problem.is_plain();
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
