@@ -300,8 +300,9 @@ def test_heads_of_more_than_2_to_the_32_elements(torch):
     _fill(torch, x)
     x = x.view(tokens, heads, cols)
     weight = torch.randn(heads, cols, device="cuda", dtype=torch.bfloat16)
-    y, rstd = membound.rms_norm(x, weight, return_rstd=True)
-    dx, dweight = membound.rms_norm_backward(y, x, weight, rstd)
+    by_head = {"normalized_shape": cols}
+    y, rstd = membound.rms_norm(x, weight, return_rstd=True, **by_head)
+    dx, dweight = membound.rms_norm_backward(y, x, weight, rstd, **by_head)
     for head in (0, 1, 77, heads - 1):
         alone = x[:, head].contiguous()
         right, root = membound.rms_norm(alone, weight[head], return_rstd=True)
