@@ -74,9 +74,9 @@ std::array<MatrixArgument, 6> fields_of(RmsNormBackwardRows& rows) {
 // on to row `end`.
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
               const KernelTable& table, std::int64_t first, std::int64_t last, std::int64_t end) {
-  const auto run = problem.gate.data   ? table.rms_norm_backward_gated
+  const auto run = problem.gate.data ? table.rms_norm_backward_gated
                    : problem.centred ? table.rms_norm_backward_centred
-                                       : table.rms_norm_backward;
+                                     : table.rms_norm_backward;
   for (std::int64_t row = first; row < last; row += rows.rows) {
     rows.rows = end - row;
     seek_row(rows.dy, problem.dy, row, rows.rows);

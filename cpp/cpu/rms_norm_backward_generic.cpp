@@ -162,9 +162,9 @@ class Backward {
       of.dgate_col_stride = 1;
     }
     if (of.dx == nullptr && of.dgate == nullptr && of.weight_sum == nullptr) return;
-    const auto run = of.gate              ? table_.rms_norm_backward_gated
+    const auto run = of.gate            ? table_.rms_norm_backward_gated
                      : problem_.centred ? table_.rms_norm_backward_centred
-                                          : table_.rms_norm_backward;
+                                        : table_.rms_norm_backward;
     run(of);
     if (problem_.dx.data) exchange_.narrow(of.dx, problem_.dx, row, of.rows);
     if (problem_.dresidual.data) exchange_.narrow(of.dx, problem_.dresidual, row, of.rows);

@@ -109,31 +109,8 @@ nb::dict platforms() {
 
 nb::dict jax_ffi_targets() {
   nb::dict targets;
-  targets["membound_rms_norm"] = platforms<jax::rms_norm_call>();
-  targets["membound_add_rms_norm"] = platforms<jax::add_rms_norm_call>();
-  targets["membound_rms_norm_backward"] = platforms<jax::rms_norm_backward_call>();
-  targets["membound_add_rms_norm_backward"] = platforms<jax::add_rms_norm_backward_call>();
-  targets["membound_rms_norm_quant"] = platforms<jax::rms_norm_quant_call>();
-  targets["membound_add_rms_norm_quant"] = platforms<jax::add_rms_norm_quant_call>();
-  targets["membound_layer_norm"] = platforms<jax::layer_norm_call>();
-  targets["membound_add_layer_norm"] = platforms<jax::add_layer_norm_call>();
-  targets["membound_layer_norm_backward"] = platforms<jax::layer_norm_backward_call>();
-  targets["membound_add_layer_norm_backward"] = platforms<jax::add_layer_norm_backward_call>();
-  targets["membound_rms_norm_gated"] = platforms<jax::rms_norm_gated_call>();
-  targets["membound_rms_norm_gated_backward"] = platforms<jax::rms_norm_gated_backward_call>();
-  targets["membound_gated_activation"] = platforms<jax::gated_activation_call>();
-  targets["membound_gated_activation_backward"] = platforms<jax::gated_activation_backward_call>();
-  targets["membound_gated_activation_quant"] = platforms<jax::gated_activation_quant_call>();
-  targets["membound_rope"] = platforms<jax::rope_call>();
-  targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
-  targets["membound_qk_norm_rope"] = platforms<jax::qk_norm_rope_call>();
-  targets["membound_qk_norm_rope_backward"] = platforms<jax::qk_norm_rope_backward_call>();
-  targets["membound_embedding"] = platforms<jax::embedding_call>();
-  targets["membound_embedding_backward"] = platforms<jax::embedding_backward_call>();
-  targets["membound_cross_entropy"] = platforms<jax::cross_entropy_call>();
-  targets["membound_cross_entropy_backward"] = platforms<jax::cross_entropy_backward_call>();
-  targets["membound_softmax"] = platforms<jax::softmax_call>();
-  targets["membound_softmax_backward"] = platforms<jax::softmax_backward_call>();
+  jax::each_handler(
+      [&]<auto kHandler>(const char* target) { targets[target] = platforms<kHandler>(); });
   return targets;
 }
 

@@ -38,6 +38,7 @@ const Kernels& kernels() {
     torch::add_embedding_kernels(made);
     torch::add_softmax_kernels(made);
     torch::add_cross_entropy_kernels(made);
+    torch::add_elementwise_kernels(made);
     return made;
   }();
   return all;

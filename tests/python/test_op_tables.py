@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -48,13 +49,36 @@ docstring = "Scales an array."
 """
 
 
+ELEMENTWISE = (
+    """\
+[scale]
+entry = "membound/ops/scale.hpp"
+elementwise = "factor * tanh(abs(x))"
+samples = { factor = [2.0] }
+parameters = "x: ArrayT, factor: float, *, out: ArrayT | None = None, stream: Any = None"
+returns = "ArrayT"
+docstring = "Scales an array."
+
+[scale_backward]
+entry = "membound/ops/scale.hpp"
+elementwise = "factor * dy"
+samples = { factor = [2.0] }
+parameters = """
+    """\
+"dy: ArrayT, x: ArrayT, factor: float = 1.0, *, dx: ArrayT | None = None, stream: Any = None"
+returns = "ArrayT"
+docstring = "Scales a gradient."
+"""
+)
+
+
 @pytest.fixture(scope="module")
 def generate():
-    spec = importlib.util.spec_from_file_location("generate_ops", GENERATOR)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(GENERATOR.parent))
+    try:
+        return importlib.import_module("generate")
+    finally:
+        sys.path.pop(0)
 
 
 @pytest.fixture
@@ -64,7 +88,9 @@ def written(generate, tmp_path):
     def run(table: str, name: str = "scale.toml") -> dict[str, str]:
         (tmp_path / name).write_text(table)
         generate.main(tmp_path / "out", [tmp_path / name])
-        return {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+        out = tmp_path / "out"
+        files = [path for path in out.rglob("*") if path.is_file()]
+        return {path.relative_to(out).as_posix(): path.read_text() for path in files}
 
     return run
 
@@ -104,6 +130,47 @@ def test_a_shared_function_has_its_header_and_the_name_of_the_op(written):
     assert '#include "norm.hpp"\n' in files["ops.cpp"]
     assert 'NormCall arguments{};\n      arguments.op = "scale";\n' in files["ops.cpp"]
     assert "struct" not in files["op_arguments.hpp"]
+
+
+def test_an_entry_is_bound_to_python_torch_and_xla(written):
+    files = written(ELEMENTWISE)
+    bound = files["entries.cpp"]
+    assert '#include "membound/ops/scale.hpp"\n' in bound
+    assert 'number_from_python(given.factor, {"scale", "factor"})' in bound
+    assert 'number_or(given.factor, 1.0, {"scale_backward", "factor"})' in bound
+    assert "membound::scale_backward(dy.view, x.view, factor, dx.view, stream);" in bound
+    assert 'kernel<&scale_forward>("scale_forward")' in bound
+    assert "operator()<&scale_backward_call>" in files["jax_handlers.hpp"]
+
+
+def test_an_entry_that_is_not_element_wise_has_no_operator(written):
+    table = "\n".join(line for line in ELEMENTWISE.splitlines() if "elementwise" not in line)
+    files = written(table)
+    assert "Tensor scale" not in files["entries.cpp"]
+    assert "def scale" not in files["jax/_elementwise.py"]
+
+
+def test_a_formula_is_evaluated_by_any_module(written):
+    scope: dict = {}
+    exec(written(ELEMENTWISE)["_elementwise.py"], scope)  # noqa: S102 - our own
+    op = scope["OPS"]["scale"]
+    assert op.formula(math, -3.0, 2.0) == 2.0 * math.tanh(3.0)
+    assert (op.inputs, op.samples, op.result) == (("x",), {"factor": [2.0]}, "out")
+
+
+def test_element_wise_ops_have_functions_of_torch_and_jax(written):
+    files = written(ELEMENTWISE)
+    torch, jax = (ast.parse(files[f"{name}/_elementwise.py"]) for name in ("torch", "jax"))
+    signatures = [
+        {
+            node.name: ast.unparse(node.args)
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+        }
+        for tree in (torch, jax)
+    ]
+    assert signatures[0] == {"scale": "x, factor"}
+    assert signatures[1] == {"scale": "x, factor", "scale_backward": "dy, x, factor=1.0"}
 
 
 def stub_of(files: dict[str, str]) -> list[ast.FunctionDef]:
@@ -161,6 +228,7 @@ def test_one_signature_is_no_overload(written):
         ("[scale]", '[scale]\nfields = { y = "x" }', "scale.fields: there is no parameter y"),
         ("[scale]", '[scale]\nfields = { x = "weight" }', "scale.fields: two values fill one"),
         ("[scale]", "[scale]\nconstants = { x = 1 }", "scale.fields: two values fill one field"),
+        ("[scale]", '[scale]\nentry = "scale.hpp"', "scale.entry: wants arrays, numbers"),
         ('returns = "ArrayT"', 'overloads = ["ArrayT"]', "scale.overloads: 'ArrayT' is not '("),
         ('returns = "ArrayT"', 'overloads = ["(y: A) -> A"]', "scale.overloads: there is no"),
     ],

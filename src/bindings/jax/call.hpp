@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "jax_handlers.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/rms_norm.hpp"
 #include "xla_ffi.hpp"
@@ -81,32 +82,5 @@ struct Form {
   bool added = false;
   bool gated = false;
 };
-
-// One handler per op.
-void rms_norm_call(const Call& call);
-void add_rms_norm_call(const Call& call);
-void rms_norm_backward_call(const Call& call);
-void add_rms_norm_backward_call(const Call& call);
-void rms_norm_quant_call(const Call& call);
-void add_rms_norm_quant_call(const Call& call);
-void layer_norm_call(const Call& call);
-void add_layer_norm_call(const Call& call);
-void layer_norm_backward_call(const Call& call);
-void add_layer_norm_backward_call(const Call& call);
-void rms_norm_gated_call(const Call& call);
-void rms_norm_gated_backward_call(const Call& call);
-void gated_activation_call(const Call& call);
-void gated_activation_backward_call(const Call& call);
-void gated_activation_quant_call(const Call& call);
-void rope_call(const Call& call);
-void rope_backward_call(const Call& call);
-void qk_norm_rope_call(const Call& call);
-void qk_norm_rope_backward_call(const Call& call);
-void embedding_call(const Call& call);
-void embedding_backward_call(const Call& call);
-void cross_entropy_call(const Call& call);
-void cross_entropy_backward_call(const Call& call);
-void softmax_call(const Call& call);
-void softmax_backward_call(const Call& call);
 
 }  // namespace membound::python::jax

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include "membound/ops/softmax.hpp"
+
 #include "jax/call.hpp"
-#include "membound/ops/softmax_backward.hpp"
 
 namespace membound::python::jax {
 
@@ -18,14 +19,6 @@ void softmax_call(const Call& call) {
   const bool masked = call.operands() > 1;
   if (masked) mask = call.operand(1);
   softmax(rows.whole(call.operand(0)), masked ? &mask : nullptr, options, out, call.stream);
-}
-
-// Operands: dy and y.
-void softmax_backward_call(const Call& call) {
-  const TensorView dx = call.result(0);
-  const Batch rows{dx.rank, dx.shape};
-  softmax_backward(rows.whole(call.operand(0)), rows.whole(call.operand(1)), call.number("scale"),
-                   dx, call.stream);
 }
 
 }  // namespace membound::python::jax

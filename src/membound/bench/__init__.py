@@ -16,10 +16,19 @@ from typing import Any, TextIO
 import membound
 from membound import _frameworks, _info
 from membound._table import render
-from membound.bench import activations, contestants, embedding, norms, rotary, softmax, timing
+from membound.bench import (
+    activations,
+    contestants,
+    elementwise,
+    embedding,
+    norms,
+    rotary,
+    softmax,
+    timing,
+)
 from membound.bench.contestants import Op
 
-_FAMILIES = (norms, activations, rotary, embedding, softmax)
+_FAMILIES = (norms, activations, rotary, embedding, softmax, elementwise)
 OPS = {op.name: op for family in _FAMILIES for op in family.OPS}
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

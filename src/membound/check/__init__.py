@@ -16,6 +16,7 @@ from membound._table import render
 from membound.check import (
     activations,
     cross_entropy,
+    elementwise,
     embedding,
     norms,
     qk_norm_rope,
@@ -81,6 +82,7 @@ _OPS = (
         softmax.backward_axes,
         step=2,
     ),
+    *elementwise.ROWS_OF_TABLE,
 )
 OPS = {op.name: op for op in _OPS}
 

@@ -32,7 +32,9 @@ from membound import (
     silu_and_mul,
     silu_and_mul_backward,
 )
+from membound.jax import _elementwise
 from membound.jax._cross_entropy import cross_entropy, cross_entropy_backward
+from membound.jax._elementwise import *  # noqa: F403 - written by the build
 from membound.jax._embedding import embedding
 from membound.jax._embedding_backward import embedding_backward
 from membound.jax._gated_activation import gated_activation, gated_activation_backward
@@ -89,3 +91,4 @@ __all__ = [
     "softmax",
     "softmax_backward",
 ]
+__all__ += _elementwise.__all__

@@ -70,6 +70,14 @@ def check_limit(op, value, argument, dtype):
     _require(op, math.isfinite(computed) or math.isinf(value), text)
 
 
+def check_positive(op, value, argument, dtype):
+    """Require a value that is finite and above 0, also once rounded for the kernel."""
+    right = math.isfinite(value) and value > 0.0
+    _require(op, right, f"'{argument}' must be finite and above 0, got {value:g}")
+    check_finite(op, value, argument, dtype)
+    check_limit(op, value, argument, dtype)
+
+
 def check_eps(op, eps, dtype):
     """Require a finite, non-negative value that rounds to 0 only if it is 0."""
     _require(

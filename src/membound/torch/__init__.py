@@ -6,7 +6,9 @@ Plain eager calls run membound's own functions and record a gradient if one is r
 code and wrapped tensors call an operator of torch's registry instead.
 """
 
+from membound.torch import _elementwise
 from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy
+from membound.torch._elementwise import *  # noqa: F403 - written by the build
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import (
     gated_activation,
@@ -76,3 +78,4 @@ __all__ = [
     "softmax",
     "unpatch",
 ]
+__all__ += _elementwise.__all__

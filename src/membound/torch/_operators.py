@@ -156,6 +156,26 @@ def rows_like(x: Any) -> Any:
     return x.new_empty(x.shape[:-1], dtype=wide)
 
 
+def elementwise(name: str, numbers: list[str]) -> Operator:
+    """The operator of an op of x and numbers, whose gradient reads dy, x and the numbers."""
+    forward, backward = getattr(_core, name), getattr(_core, f"{name}_backward")
+    return Operator(
+        name=name,
+        tensors={"x": "dx"},
+        options=dict.fromkeys(numbers, "float"),
+        results={"out": True},
+        forward=lambda x, *given: (forward(x, *given),),
+        shapes=lambda x, *_: (contiguous_like(x),),
+        saves=("x",),
+        gradients={"dx": "x"},
+        backward=lambda grads, saved, options, _: (backward(*grads, *saved, *options),),
+        rows=("x",),
+        strategies=lambda tensors, _: [
+            {"x": axis, "out": axis} for axis in range(tensors["x"].ndim)
+        ],
+    )
+
+
 # --- torch's registry ---
 
 

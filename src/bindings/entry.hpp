@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <utility>
+
+#include "call.hpp"
+
+namespace membound::python {
+
+// An argument as the caller wrote it; null if it was not given.
+struct NamedArgument {
+  const char* name;
+  PyObject* value;
+};
+
+// The call of a function of membound.jax with the same arguments, of which the first is an array.
+inline nb::object call_jax(const ArrayCall& call, const char* op,
+                           std::initializer_list<NamedArgument> arguments, NamedArgument result,
+                           PyObject* stream) {
+  call.check_jax_absent(result.value, result.name, "which cannot be written");
+  call.check_jax_absent(stream, "stream", "whose stream XLA picks");
+  nb::dict keywords;
+  for (const NamedArgument& argument : arguments) {
+    if (argument.value != nullptr) keywords[argument.name] = nb::handle(argument.value);
+  }
+  return nb::module_::import_("membound.jax").attr(op)(**keywords);
+}
+
+}  // namespace membound::python
