@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
-#include <utility>
+#include <optional>
 
 #include "call.hpp"
 
@@ -26,6 +27,11 @@ inline nb::object call_jax(const ArrayCall& call, const char* op,
     if (argument.value != nullptr) keywords[argument.name] = nb::handle(argument.value);
   }
   return nb::module_::import_("membound.jax").attr(op)(**keywords);
+}
+
+inline std::optional<std::int64_t> optional_integer(PyObject* value, Site site) {
+  if (!given(value)) return std::nullopt;
+  return integer_from_python(value, site);
 }
 
 }  // namespace membound::python

@@ -36,9 +36,8 @@ const Kernels& kernels() {
     torch::add_rope_kernels(made);
     torch::add_qk_norm_rope_kernels(made);
     torch::add_embedding_kernels(made);
-    torch::add_softmax_kernels(made);
     torch::add_cross_entropy_kernels(made);
-    torch::add_elementwise_kernels(made);
+    torch::add_entry_kernels(made);
     return made;
   }();
   return all;

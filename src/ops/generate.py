@@ -12,7 +12,8 @@ reads the tables, shared.toml and core.pyi beside this file, and writes into the
     jax_handlers.hpp   the handlers that XLA calls
     _core.pyi          core.pyi and the functions
     _elementwise.py    the formulas of element-wise ops
-    torch/, jax/       _elementwise.py: their public functions
+    torch/_schemas.py  the schemas of torch's operators
+    torch/, jax/       _elementwise.py: public functions of element-wise ops
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main(folder: Path, tables: list[Path]) -> None:
         "jax_handlers.hpp": write_cpp.jax_handlers(functions, [path.stem for path in tables]),
         "_core.pyi": write_python.stub(functions),
         "_elementwise.py": write_python.formulas(elementwise),
+        "torch/_schemas.py": write_python.schemas(functions),
         "torch/_elementwise.py": write_python.torch_functions(elementwise),
         "jax/_elementwise.py": write_python.jax_functions(elementwise),
     }

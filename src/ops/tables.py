@@ -16,7 +16,13 @@ HERE = Path(__file__).parent
 # The keys of a function, and their types.
 REQUIRED = {"parameters": str, "docstring": str}
 OPTIONAL = {"returns": str, "overloads": list, "call": str, "constants": dict, "fields": dict}
-OPTIONAL |= {"entry": str, "elementwise": str, "samples": dict}
+OPTIONAL |= {"entry": str, "elementwise": str, "samples": dict, "operator": dict}
+# Of an operator: what torch's registry and its autograd are told.
+OPERATOR = {"inputs": list, "options": list, "results": dict, "statistics": dict, "saves": list}
+OPERATOR |= {"gradients": dict, "rows": list}
+# The types of options in torch's schema language, by ours.
+SCHEMA_TYPES = {"float": "float", "int": "int", "bool": "bool", "str": "str"}
+SCHEMA_TYPES |= {"float | None": "float?", "int | None": "int?"}
 
 
 class TableError(Exception):
@@ -52,6 +58,19 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """An operator of torch's, as membound.torch._operators registers it."""
+
+    tensors: dict[str, str | None]  # the inputs and their gradients; "weight?" may be None
+    options: dict[str, str]  # and their types in torch's schema language
+    results: dict[str, bool]  # and whether gradients flow through them
+    made: dict[str, str]  # the results, and what shape and dtype each has
+    saves: tuple[str, ...]  # what the gradient reads
+    gradients: dict[str, str]  # the gradients, and what shape and dtype each has
+    rows: tuple[str, ...]  # inputs with batch axes
+
+
+@dataclass(frozen=True)
 class Function:
     """A public function, and the C++ function that it calls."""
 
@@ -66,6 +85,7 @@ class Function:
     entry: str | None = None  # the public header of a function of the library: see shared.toml
     elementwise: str | None = None  # a result's element as a Python expression
     samples: dict[str, list[float]] = field(default_factory=dict)  # of each number, for tests
+    operator: Operator | None = None
 
     @property
     def inputs(self) -> list[str]:
@@ -73,8 +93,12 @@ class Function:
         return [own.name for own in self.parameters if own.type == "ArrayT"]
 
     @property
+    def optional_inputs(self) -> list[str]:
+        return [o.name for o in self.parameters if o.type == "Any" and o.name != "stream"]
+
+    @property
     def numbers(self) -> list[Parameter]:
-        return [own for own in self.parameters if own.type == "float"]
+        return [own for own in self.parameters if own.type in ("float", "int | None")]
 
     @property
     def result(self) -> str:
@@ -188,6 +212,9 @@ def read_function(name: str, table: dict, shared: dict, where: str) -> Function:
         raise TableError(f"{where}.fields: two values fill one field")
     if "entry" in table:
         check_entry(table, parameters, where)
+    operator = table.get("operator")
+    if "elementwise" in table and not name.endswith("_backward"):
+        operator = operator_of_element(parameters)
     own_call = {"header": None, "arguments": pascal_case(name) + "Arguments"}
     return Function(
         name=name,
@@ -196,6 +223,7 @@ def read_function(name: str, table: dict, shared: dict, where: str) -> Function:
         docstring=expanded(table["docstring"], shared["docstrings"], f"{where}.docstring"),
         call=call or f"call_{name}",
         fills=dict(fills),
+        operator=operator and read_operator(operator, parameters, f"{where}.operator"),
         **{key: table[key] for key in ("entry", "elementwise", "samples") if key in table},
         **(shared["calls"][call] if call else own_call),
     )
@@ -204,14 +232,76 @@ def read_function(name: str, table: dict, shared: dict, where: str) -> Function:
 def check_entry(table: dict, parameters: tuple[Parameter, ...], where: str) -> None:
     """Raise TableError unless the binding of a function of the library can be written."""
     kinds = [own.type for own in parameters]
-    right = re.fullmatch(r"(ArrayT )+(float )*ArrayT \| None Any ", "".join(f"{k} " for k in kinds))
+    wanted = r"(ArrayT )+(Any )*(float |int \| None )*ArrayT \| None Any "
+    right = re.fullmatch(wanted, "".join(f"{kind} " for kind in kinds))
     if right is None or parameters[-1].name != "stream":
         raise TableError(f"{where}.entry: wants arrays, numbers, the result, then stream")
     if "elementwise" in table:
+        if re.search(r"Any .*Any |int", " ".join(kinds) + " "):
+            raise TableError(f"{where}.elementwise: wants arrays of one shape and floats")
         parse(table["elementwise"], f"{where}.elementwise")
         for own in parameters:
             if own.type == "float" and not table.get("samples", {}).get(own.name):
                 raise TableError(f"{where}.samples: has no values of {own.name}")
+
+
+def operator_of_element(parameters: tuple[Parameter, ...]) -> dict:
+    """Return the operator's table of an element-wise op."""
+    (x,) = (own.name for own in parameters if own.type == "ArrayT")
+    options = [own.name for own in parameters if own.type == "float"]
+    return {"inputs": [x], "options": options, "results": {"out": x}, "saves": [x],
+            "gradients": {x: f"d{x}"}, "rows": [x]}  # fmt: skip
+
+
+def read_operator(table: dict, parameters: tuple[Parameter, ...], where: str) -> Operator:
+    """Read the table of an operator.
+
+    A gradient has the shape and dtype of its input, or of the result like it, whichever is saved;
+    else of that result's gradient.
+    """
+    for key, value in table.items():
+        if not isinstance(value, OPERATOR.get(key, ())):
+            raise TableError(f"{where}.{key}: no such key, or of another type")
+    if missing := {"inputs", "options", "results"} - table.keys():
+        raise TableError(f"{where}.{min(missing)}: is missing")
+    by_name = {own.name: own for own in parameters}
+    check_names(table["inputs"], parameters, f"{where}.inputs")
+    results, statistics = table["results"], table.get("statistics", {})
+    made, saves = results | statistics, table.get("saves", [])
+    if unknown := set(saves) - made.keys() - set(table["inputs"]):
+        raise TableError(f"{where}.saves: {min(unknown)} is neither an input nor a result")
+    gradient_of, gradients = table.get("gradients", {}), {}
+    for name, gradient in gradient_of.items():
+        results_like = [result for result, kind in made.items() if kind == name]
+        like = [one for one in (name, *results_like) if one in saves]
+        like += [f"d{result}" for result in results_like]
+        if gradient in gradients:  # of two inputs
+            continue
+        if not like:
+            raise TableError(f"{where}.gradients: nothing that the gradient reads is like {name}")
+        gradients[gradient] = like[0]
+    tensors = {
+        f"{name}?" if by_name[name].default else name: gradient_of.get(name)
+        for name in table["inputs"]
+    }
+    options = dict(read_option(text, by_name, f"{where}.options") for text in table["options"])
+    flows = dict.fromkeys(results, True) | dict.fromkeys(statistics, False)
+    rows = tuple(table.get("rows", ()))
+    return Operator(tensors, options, flows, made, tuple(saves), gradients, rows)
+
+
+def read_option(text: str, parameters: dict[str, Parameter], where: str) -> tuple[str, str]:
+    """Read "name", whose type is that of the parameter, or "name: type of torch's"."""
+    name, _, kind = text.partition(": ")
+    if kind:
+        return name, kind
+    if name not in parameters:
+        raise TableError(f"{where}: there is no parameter {name}")
+    own = parameters[name].type
+    kind = "str" if own.startswith('Literal["') else SCHEMA_TYPES.get(own, "")
+    if not kind:
+        raise TableError(f"{where}: {name} is {own}, for which torch has no type")
+    return name, kind
 
 
 def in_cpp(value: object) -> str:

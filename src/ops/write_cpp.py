@@ -60,22 +60,39 @@ def ops(functions: list[Function]) -> Iterator[str]:
     yield "}\n\n}  // namespace membound::python\n"
 
 
+def number_of(own: Parameter, op: str) -> str:
+    """Return the C++ that reads a number from Python."""
+    site = f'{{"{op}", "{own.name}"}}'
+    if own.type == "int | None":
+        return f"optional_integer(given.{own.name}, {site})"
+    if own.default is None:
+        return f"number_from_python(given.{own.name}, {site})"
+    return f"number_or(given.{own.name}, {own.default}, {site})"
+
+
+def library_call(function: Function, arrays: list[str], numbers: list[str], rest: str) -> str:
+    """Return the call of the library: several numbers are a struct."""
+    joined = ", ".join(numbers)
+    given = [*arrays, f"{{{joined}}}" if len(numbers) > 1 else joined, rest]
+    return f"membound::{function.name}({', '.join(one for one in given if one)});"
+
+
 def entry_of(function: Function) -> str:
     """Return the C++ function that reads arrays and numbers and calls the library."""
     name, like, result = function.name, function.inputs[-1], function.result
     given = [own.name for own in function.parameters if own.name not in (result, "stream")]
     numbers = "".join(
-        f"  const double {own.name} = "
-        + (f"number_or(given.{own.name}, {own.default}, " if own.default else
-           f"number_from_python(given.{own.name}, ")
-        + f'{{"{name}", "{own.name}"}});\n'
-        for own in function.numbers
-    )  # fmt: skip
+        f"  const auto {own.name} = {number_of(own, name)};\n" for own in function.numbers
+    )
     reads = "".join(
         f'  call.read_input(given.{array}, "{array}", {array});\n' for array in function.inputs
     )
-    views = [f"{array}.view" for array in function.inputs]
-    arguments = ", ".join([*views, *(own.name for own in function.numbers), f"{result}.view"])
+    reads += "".join(
+        f'  const OptionalInput {array}(call, given.{array}, "{array}");\n'
+        for array in function.optional_inputs
+    )
+    arrays = [f"{array}.view" for array in function.inputs] + function.optional_inputs
+    named = [own.name for own in function.numbers]
     return f"""
 nb::object call_{name}(const {function.arguments}& given) {{
   const ArrayCall call("{name}", given.{given[0]}, "{given[0]}", given.stream);
@@ -89,7 +106,7 @@ nb::object call_{name}(const {function.arguments}& given) {{
   {{
     const StreamView stream = call.stream({like}.view.device);
     const GilRelease released(is_long_on_cpu({like}.view));
-    membound::{name}({arguments}, stream);
+    {library_call(function, arrays, named, f"{result}.view, stream")}
   }}
   call.mark_written({{given.{result}}});
   return made;
@@ -98,38 +115,44 @@ nb::object call_{name}(const {function.arguments}& given) {{
 
 
 def jax_handler_of(function: Function) -> str:
-    """Return the handler for XLA; batch axes are rows."""
-    operands = [f"rows.whole(call.operand({at}))" for at, _ in enumerate(function.inputs)]
-    numbers = [f'call.number("{own.name}")' for own in function.numbers]
+    """Return the handler for XLA; batch axes are rows, and optional arrays broadcast."""
+    count = len(function.inputs)
+    arrays = [f"rows.whole(call.operand({at}))" for at in range(count)]
+    optional = enumerate(function.optional_inputs, count)
+    reads = "".join(f"  const auto {name} = call.maybe_operand({at});\n" for at, name in optional)
+    arrays += [f"{name} ? &*{name} : nullptr" for name in function.optional_inputs]
+    kinds = {"float": "number", "int | None": "maybe_integer"}
+    numbers = [f'call.{kinds[own.type]}("{own.name}")' for own in function.numbers]
     return f"""
 void {function.name}_call(const Call& call) {{
   const TensorView result = call.result(0);
   const Batch rows{{result.rank, result.shape}};
-  membound::{function.name}({", ".join([*operands, *numbers])}, result, call.stream);
+{reads}  {library_call(function, arrays, numbers, "result, call.stream")}
 }}
 """
 
 
 def torch_kernel_of(function: Function) -> tuple[str, str]:
     """Return the operator of torch and its kernel; a gradient says which results are wanted."""
-    is_gradient = function.name.endswith("_backward")
+    is_gradient = function.operator is None
     operator = function.name if is_gradient else f"{function.name}_forward"
+    kinds = {"float": "double", "int | None": "std::optional<std::int64_t>"}
     parameters = [f"const Tensor& {array}" for array in function.inputs]
-    parameters += [f"const double& {own.name}" for own in function.numbers]
+    parameters += [f"const MaybeTensor& {array}" for array in function.optional_inputs]
+    parameters += [f"const {kinds[own.type]}& {own.name}" for own in function.numbers]
     parameters += ["const std::vector<bool>&"] if is_gradient else []
-    arguments = [f"{array}.input()" for array in function.inputs]
-    arguments += [own.name for own in function.numbers]
-    like = function.inputs[-1]
-    return (
-        operator,
-        f"""
+    arrays = [f"{array}.input()" for array in function.inputs]
+    arrays += [f"input_of({array})" for array in function.optional_inputs]
+    like = f"{function.inputs[-1]}.view()"
+    rest = f"result.view(), current_stream({like})"
+    kernel = f"""
 Tensor {operator}({", ".join(parameters)}) {{
-  Tensor result = new_like({like}.view());
-  membound::{function.name}({", ".join(arguments)}, result.view(), current_stream({like}.view()));
+  Tensor result = new_like({like});
+  {library_call(function, arrays, [own.name for own in function.numbers], rest)}
   return result;
 }}
-""",
-    )
+"""
+    return operator, kernel
 
 
 def entries(functions: list[Function]) -> Iterator[str]:
@@ -144,9 +167,9 @@ def entries(functions: list[Function]) -> Iterator[str]:
     yield "\nnamespace jax {\n"
     yield from map(jax_handler_of, own)
     yield "\n}  // namespace jax\n\nnamespace torch {\n\nnamespace {\n"
-    kernels = [torch_kernel_of(function) for function in own if function.elementwise is not None]
+    kernels = [torch_kernel_of(one) for one in own if one.operator or one.elementwise]
     yield from (text for _, text in kernels)
-    yield "\n}  // namespace\n\nvoid add_elementwise_kernels(Kernels& all) {\n"
+    yield "\n}  // namespace\n\nvoid add_entry_kernels(Kernels& all) {\n"
     yield from (f'  all.push_back(kernel<&{name}>("{name}"));\n' for name, _ in kernels)
     yield "}\n\n}  // namespace torch\n\n}  // namespace membound::python\n"
 

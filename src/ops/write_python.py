@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import asdict
 from textwrap import fill, indent
 
 from tables import HERE, Function, Parameter, listed
@@ -58,6 +59,20 @@ def formulas(functions: list[Function]) -> Iterator[str]:
     yield "}\n"
 
 
+def schemas(functions: list[Function]) -> Iterator[str]:
+    """Write torch/_schemas.py: what membound.torch._operators registers."""
+    yield f'"""{ORIGIN}"""\n\nfrom typing import Any\n\n'
+    yield "SCHEMAS: dict[str, dict[str, Any]] = {\n"
+    for function in functions:
+        if function.operator is not None:
+            yield f'    "{function.name}": {{\n'
+            yield from (
+                f'        "{key}": {value!r},\n' for key, value in asdict(function.operator).items()
+            )
+            yield "    },\n"
+    yield "}\n"
+
+
 def public_function(function: Function, body: str, more: str) -> str:
     """Return a function of torch or JAX: the arrays and numbers, and what it returns."""
     own = tuple(p for p in function.parameters if p.type in ("ArrayT", "float"))
@@ -76,7 +91,7 @@ def torch_functions(functions: list[Function]) -> Iterator[str]:
     yield f"__all__ = {[function.name for function in forward]!r}\n"
     for function in forward:
         numbers = [own.name for own in function.numbers]
-        yield f'\n_{function.name.upper()} = elementwise("{function.name}", {numbers!r})\n\n\n'
+        yield f'\n_{function.name.upper()} = elementwise("{function.name}")\n\n\n'
         yield f'@differentiable("{function.result}")\n'
         call = f"_{function.name.upper()}({', '.join([*function.inputs, *numbers])})"
         yield public_function(function, call, f"Recorded: {function.inputs[0]}.")

@@ -173,6 +173,55 @@ def test_element_wise_ops_have_functions_of_torch_and_jax(written):
     assert signatures[1] == {"scale": "x, factor", "scale_backward": "dy, x, factor=1.0"}
 
 
+OPERATOR = """
+[scale.operator]
+inputs = ["x", "weight"]
+options = ["eps: float", "mode", "shift"]
+results = { out = "x" }
+statistics = { rstd = "rows of x" }
+saves = ["out", "weight", "rstd"]
+gradients = { x = "dx", weight = "dweight" }
+rows = ["x"]
+"""
+OPTIONS = 'weight: Any = None, eps: float | None = 0.0, mode: Literal["a"] = "a", shift: int | None'
+
+
+def with_operator(operator: str = OPERATOR) -> str:
+    plain = '"x: ArrayT, *, weight: Any = None"'
+    return PLAIN.replace(plain, f"'x: ArrayT, *, {OPTIONS} = None'") + operator
+
+
+def test_an_operator_has_types_and_what_gradients_are_like(written):
+    scope: dict = {}
+    exec(written(with_operator())["torch/_schemas.py"], scope)  # noqa: S102 - our own
+    schema = scope["SCHEMAS"]["scale"]
+    assert schema["tensors"] == {"x": "dx", "weight?": "dweight"}
+    assert schema["options"] == {"eps": "float", "mode": "str", "shift": "int?"}
+    assert schema["results"] == {"out": True, "rstd": False}
+    assert schema["made"] == {"out": "x", "rstd": "rows of x"}
+    assert schema["gradients"] == {"dx": "out", "dweight": "weight"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("inputs", "input", "operator.input: no such key"),
+        ('rows = ["x"]', 'rows = "x"', "operator.rows: no such key, or of another type"),
+        ("results = {", "gradients2 = {", "operator.gradients2: no such key"),
+        ('results = { out = "x" }', "", "operator.results: is missing"),
+        ('"weight"]\noptions', '"z"]\noptions', "operator.inputs: there is no parameter z"),
+        ('["out", ', '["y", ', "operator.saves: y is neither an input nor a result"),
+        ('["out", "weight"', '["out"', "operator.gradients: nothing that the gradient reads"),
+        ('"mode"', '"modes"', "operator.options: there is no parameter modes"),
+        ('"mode"', '"weight"', "operator.options: weight is Any, for which torch has no type"),
+    ],
+)
+def test_a_malformed_operator_is_named(generate, written, old, new, message):
+    with pytest.raises(generate.TableError) as raised:
+        written(with_operator(OPERATOR.replace(old, new, 1)))
+    assert str(raised.value).startswith(f"scale.toml: scale.{message}")
+
+
 def stub_of(files: dict[str, str]) -> list[ast.FunctionDef]:
     tree = ast.parse(files["_core.pyi"])
     return [

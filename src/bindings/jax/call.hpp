@@ -25,18 +25,24 @@ struct Call {
   TensorView operand(std::int64_t index) const { return view(frame.operands, index); }
   TensorView result(std::int64_t index) const { return view(frame.results, index); }
 
+  // Nothing if there are fewer operands.
+  std::optional<ConstTensorView> maybe_operand(std::int64_t index) const {
+    if (index >= operands()) return std::nullopt;
+    return operand(index);
+  }
+
   template <class T>
   T attribute(const char* name, xla::DataType dtype) const {
-    const xla::Attributes& all = frame.attributes;
-    for (std::int64_t i = 0; i < all.size; ++i) {
-      const xla::ByteSpan& found = *all.names[i];
-      if (found.size != std::strlen(name) || std::memcmp(found.data, name, found.size) != 0)
-        continue;
-      const auto* scalar = static_cast<const xla::Scalar*>(all.values[i]);
-      if (all.types[i] != xla::kScalarAttribute || scalar->dtype != dtype) break;
-      return *static_cast<const T*>(scalar->value);
+    if (const std::int64_t at = index_of(name); at >= 0) {
+      const auto* scalar = static_cast<const xla::Scalar*>(frame.attributes.values[at]);
+      if (frame.attributes.types[at] == xla::kScalarAttribute && scalar->dtype == dtype)
+        return *static_cast<const T*>(scalar->value);
     }
     throw InvalidArgument(std::string("attribute '") + name + "' is missing or of another type");
+  }
+  std::optional<std::int64_t> maybe_integer(const char* name) const {
+    if (index_of(name) < 0) return std::nullopt;
+    return attribute<std::int64_t>(name, xla::DataType::kS64);
   }
   double number(const char* name) const { return attribute<double>(name, xla::DataType::kF64); }
   int integer(const char* name) const { return attribute<std::int32_t>(name, xla::DataType::kS32); }
@@ -44,6 +50,15 @@ struct Call {
   Rounding rounding() const { return flag("rounding") ? Rounding::kBeforeWeight : Rounding::kOnce; }
 
  private:
+  std::int64_t index_of(const char* name) const {
+    const xla::Attributes& all = frame.attributes;
+    for (std::int64_t i = 0; i < all.size; ++i) {
+      const xla::ByteSpan& found = *all.names[i];
+      if (found.size == std::strlen(name) && std::memcmp(found.data, name, found.size) == 0)
+        return i;
+    }
+    return -1;
+  }
   TensorView view(const xla::Buffers& buffers, std::int64_t index) const;
 };
 

@@ -343,8 +343,7 @@ void add_activation_kernels(Kernels& all);
 void add_rope_kernels(Kernels& all);
 void add_qk_norm_rope_kernels(Kernels& all);
 void add_embedding_kernels(Kernels& all);
-void add_softmax_kernels(Kernels& all);
 void add_cross_entropy_kernels(Kernels& all);
-void add_elementwise_kernels(Kernels& all);  // generated from src/ops
+void add_entry_kernels(Kernels& all);  // generated from src/ops
 
 }  // namespace membound::python::torch

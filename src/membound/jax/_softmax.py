@@ -81,13 +81,12 @@ def _jitted_forward(x, mask, options):
             "softmax: argument 'causal_offset' must be None for 'x' of 1 axis, got "
             f"{options.causal_offset}"
         )
-    if mask is None:
-        return _plain(x, options)
-    _check_mask(x, mask)
-    x, mask = _sharding.vary_together(x, mask)
-    # The mask gets as many axes as x: vmap adds leading axes to both.
-    mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
-    return _added(x, mask, options) if mask.dtype != bool else _bool_masked(x, mask, options)
+    if mask is not None:
+        _check_mask(x, mask)
+        x, mask = _sharding.vary_together(x, mask)
+        # The mask gets as many axes as x: vmap adds leading axes to both.
+        mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
+    return _differentiable(x, mask, options)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -100,15 +99,12 @@ def _jitted_backward(dy, y, scale):
 
 
 def _forward(x, mask, options):
+    attributes = {"scale": np.float64(options.scale)}
+    if options.causal_offset is not None:
+        attributes["causal_offset"] = np.int64(options.causal_offset)
+
     def run(x, mask):
-        return _ffi.call(
-            "membound_softmax",
-            [_ffi.like(x)],
-            (x, mask),
-            scale=np.float64(options.scale),
-            causal=np.int32(options.causal_offset is not None),
-            causal_offset=np.int64(options.causal_offset or 0),
-        )
+        return _ffi.call("membound_softmax", [_ffi.like(x)], (x, mask), **attributes)
 
     axes = (*_sharding.rows_of(x), _sharding.COLUMNS)
     if options.causal_offset is not None:  # a shard would count from 0
@@ -139,57 +135,26 @@ def _backward(dy, y, scale):
     return _sharding.cut(run, (dy, y), (axes, axes), [_sharding.Result(axes)], on_columns)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _plain(x, options):
-    return _forward(x, None, options)
-
-
-def _plain_saving(x, options):
-    y = _forward(x, None, options)
-    return y, y
-
-
-def _plain_gradient(options, y, dy):
-    return (_backward(dy, y, options.scale),)
-
-
-_plain.defvjp(_plain_saving, _plain_gradient)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _bool_masked(x, mask, options):
+def _differentiable(x, mask, options):
     return _forward(x, mask, options)
 
 
-def _bool_masked_saving(x, mask, options):
-    y = _forward(x, mask, options)
-    return y, y
-
-
-def _bool_masked_gradient(options, y, dy):
-    return _backward(dy, y, options.scale), None
-
-
-_bool_masked.defvjp(_bool_masked_saving, _bool_masked_gradient)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _added(x, mask, options):
-    return _forward(x, mask, options)
-
-
-def _added_saving(x, mask, options):
+def _saving(x, mask, options):
     y = _forward(x, mask, options)
     return y, (y, mask)
 
 
-def _added_gradient(options, saved, dy):
+def _gradient(options, saved, dy):
     y, mask = saved
+    dx = _backward(dy, y, options.scale)
+    if mask is None or mask.dtype == bool:
+        return dx, None
     # XLA removes results that are unused.
     repeated = [axis for axis in range(y.ndim) if mask.shape[axis] != y.shape[axis]]
     wide = _ffi.statistics_dtype(y)
     of_mask = _backward(dy, y, 1.0).astype(wide).sum(repeated, keepdims=True)
-    return _backward(dy, y, options.scale), of_mask.astype(mask.dtype)
+    return dx, of_mask.astype(mask.dtype)
 
 
-_added.defvjp(_added_saving, _added_gradient)
+_differentiable.defvjp(_saving, _gradient)

@@ -11,47 +11,28 @@ import torch
 from membound import _core
 from membound.torch._functions import differentiable
 from membound.torch._operators import (
-    Operator,
     check_tensor,
     contiguous_like,
     define_without_gradient,
+    operator,
     rows_like,
 )
 from membound.torch._recording import refuse_gradients
+from membound.torch._schemas import SCHEMAS
 
-_OPTIONS = {
-    "ignore_index": "int",
-    "label_smoothing": "float",
-    "z_loss": "float",
-    "softcap": "float?",
-    "validate": "bool",
-}
+_OPTIONS = SCHEMAS["cross_entropy"]["options"]
 
 
 def _named(options: Any) -> dict[str, Any]:
     return dict(zip(_OPTIONS, options, strict=True))
 
 
-def _with_lse(logits):
-    loss = rows_like(logits)
-    return loss, loss.new_empty((*loss.shape, 2))
-
-
-_CROSS_ENTROPY = Operator(
-    name="cross_entropy",
-    tensors={"logits": "dlogits", "labels": None, "weight?": None},
-    options=_OPTIONS,
-    results={"loss": True, "lse": False},
-    forward=lambda logits, labels, weight, *options: _core.cross_entropy(
-        logits, labels, weight, **_named(options), return_lse=True
-    ),
-    shapes=lambda logits, *_: _with_lse(logits),
-    saves=("logits", "labels", "lse", "weight"),
-    gradients={"dlogits": "logits"},
-    backward=lambda grads, saved, options, _: (
+_CROSS_ENTROPY = operator(
+    "cross_entropy",
+    lambda grads, saved, options, _: (
         _core.cross_entropy_backward(*grads, *saved, **_named(options)),
     ),
-    rows=("logits", "labels"),
+    lambda _: {"return_lse": True},
 )
 
 # Additional results without a gradient: the z loss of rows, and predictions.

@@ -11,15 +11,10 @@ import torch
 from membound import _core
 from membound.arrays import dtype_name
 from membound.torch._functions import differentiable
-from membound.torch._operators import Operator
+from membound.torch._operators import operator
+from membound.torch._schemas import SCHEMAS
 
-_OPTIONS = {
-    "padding_idx": "int?",
-    "scale": "float",
-    "vocab_start": "int",
-    "validate": "bool",
-    "dtype": "str?",
-}
+_OPTIONS = SCHEMAS["embedding"]["options"]
 
 
 def _forward(ids, weight, position_ids, position_weight, *options):
@@ -71,23 +66,8 @@ def _strategies(tensors, _):
     return [dict.fromkeys(names, axis) for axis in range(ids.ndim - counted)]
 
 
-_EMBEDDING = Operator(
-    name="embedding",
-    tensors={
-        "ids": None,
-        "weight": "dweight",
-        "position_ids?": None,
-        "position_weight?": "dpositions",
-    },
-    options=_OPTIONS,
-    results={"out": True},
-    forward=_forward,
-    shapes=_shapes,
-    saves=("ids", "weight", "position_ids", "position_weight"),
-    gradients={"dweight": "weight", "dpositions": "position_weight"},
-    backward=_backward,
-    rows=(),
-    strategies=_strategies,
+_EMBEDDING = operator(
+    "embedding", _backward, forward=_forward, shapes=_shapes, strategies=_strategies
 )
 
 

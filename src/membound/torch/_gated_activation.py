@@ -8,23 +8,15 @@ from typing import Any
 
 from membound import _core
 from membound.torch._functions import differentiable
-from membound.torch._operators import Operator, contiguous_like
+from membound.torch._operators import Operator, contiguous_like, operator
 from membound.torch._recording import drop_unwanted, dynamo_traces, raw_operator
+from membound.torch._schemas import SCHEMAS
 
-_OPTIONS = {
-    "kind": "str",
-    "packing": "str",
-    "alpha": "float",
-    "limit": "float?",
-    "up_offset": "float",
-}
+_OPTIONS = SCHEMAS["gated_activation"]["options"]
 
 
 def _named(options: Any) -> dict[str, Any]:
-    kind, packing, alpha, limit, up_offset = options
-    return {
-        "kind": kind, "packing": packing, "alpha": alpha, "limit": limit, "up_offset": up_offset,
-    }  # fmt: skip
+    return dict(zip(_OPTIONS, options, strict=True))
 
 
 def _pair_backward(grads, saved, options, wanted):
@@ -35,19 +27,13 @@ def _pair_backward(grads, saved, options, wanted):
     )  # fmt: skip
 
 
-_GATE_AND_UP = Operator(
-    name="gated_activation",
-    tensors={"gate": "dgate", "up": "dup", "row_scale?": None},
-    options=_OPTIONS,
-    results={"out": True},
+_GATE_AND_UP = operator(
+    "gated_activation",
+    _pair_backward,
     forward=lambda gate, up, row_scale, *options: (
         _core.gated_activation(gate, up, row_scale=row_scale, **_named(options)),
     ),
-    shapes=lambda gate, *_: (contiguous_like(gate),),
-    saves=("gate", "up", "row_scale"),
-    gradients={"dgate": "gate", "dup": "up"},
-    backward=_pair_backward,
-    rows=("gate", "up", "row_scale"),
+    tensors={"gate": "dgate", "up": "dup", "row_scale?": None},
 )
 
 

@@ -11,11 +11,11 @@ import torch
 from membound import _core
 from membound.torch._functions import traceable
 from membound.torch._gated_activation import resolved
-from membound.torch._operators import define_without_gradient
+from membound.torch._operators import define_without_gradient, signature_of
 from membound.torch._rms_norm_quant import code_name, scales_like
+from membound.torch._schemas import SCHEMAS
 
-_OPTIONS = ("kind", "packing", "dtype", "group_size", "scale_upper_bound")
-_OPTIONS += ("alpha", "limit", "up_offset")
+_OPTIONS = SCHEMAS["gated_activation_quant"]["options"]
 
 
 def _kernel(gate: Any, up: Any, row_scale: Any, scale: Any, *options: Any) -> Any:
@@ -36,12 +36,8 @@ def _shapes(
 
 
 _GATED_ACTIVATION_QUANT = define_without_gradient(
-    "gated_activation_quant",
-    "(Tensor gate, Tensor? up, Tensor? row_scale, Tensor? scale, str kind, str packing, str dtype, "
-    "int? group_size, float? scale_upper_bound, float alpha, float? limit, float up_offset) "
-    "-> (Tensor, Tensor)",
-    _kernel, _shapes,
-)  # fmt: skip
+    "gated_activation_quant", signature_of("gated_activation_quant"), _kernel, _shapes
+)
 
 
 @traceable("out", "scale_out")

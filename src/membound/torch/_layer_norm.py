@@ -9,10 +9,8 @@ from typing import Any
 from membound import _core
 from membound.torch._columns import added_norm, sharded_layer_norm
 from membound.torch._functions import differentiable
-from membound.torch._norm_call import call_norm, like, mixed, statistics_like
-from membound.torch._operators import Operator, contiguous_like, rows_like
-
-_OPTIONS = {"eps": "float", "weight_offset": "float"}
+from membound.torch._norm_call import call_norm, like, mixed
+from membound.torch._operators import contiguous_like, operator
 
 
 def _backward(function: Any) -> Any:
@@ -47,73 +45,25 @@ def _mixed_backward(function: Any) -> Any:
     return backward
 
 
-_LAYER_NORM = Operator(
-    name="layer_norm",
-    tensors={"x": "dx", "weight?": "dweight", "bias?": "dbias"},
-    options=_OPTIONS,
-    results={"out": True, "mean": False, "rstd": False},
-    forward=lambda x, weight, bias, eps, weight_offset: _core.layer_norm(
-        x,
-        weight,
-        bias,
-        eps=eps,
-        weight_offset=weight_offset,
-        normalized_shape=x.shape[-1],
-        return_stats=True,
-    ),
-    shapes=lambda x, *_: (contiguous_like(x), rows_like(x), rows_like(x)),
-    saves=("x", "weight", "bias", "mean", "rstd"),
-    gradients={"dx": "x", "dweight": "weight", "dbias": "bias"},
-    backward=_backward(_core.layer_norm_backward),
-    rows=("x",),
-    columns=sharded_layer_norm,
-)
+def _asked(x: Any) -> dict[str, Any]:
+    return {"normalized_shape": x.shape[-1], "return_stats": True}
 
-_ADD_LAYER_NORM = Operator(
-    name="add_layer_norm",
-    tensors={"x": "dx", "residual": "dx", "weight?": "dweight", "bias?": "dbias"},
-    options=_OPTIONS,
-    results={"out": True, "residual_out": True, "mean": False, "rstd": False},
-    forward=lambda x, residual, weight, bias, eps, weight_offset: _core.add_layer_norm(
-        x,
-        residual,
-        weight,
-        bias,
-        eps=eps,
-        weight_offset=weight_offset,
-        normalized_shape=x.shape[-1],
-        return_stats=True,
-    ),
-    shapes=lambda x, *_: (contiguous_like(x), contiguous_like(x), rows_like(x), rows_like(x)),
-    saves=("residual_out", "weight", "bias", "mean", "rstd"),
-    gradients={"dx": "residual_out", "dweight": "weight", "dbias": "bias"},
-    backward=_backward(_core.add_layer_norm_backward),
-    rows=("x", "residual"),
+
+_LAYER_NORM = operator(
+    "layer_norm", _backward(_core.layer_norm_backward), _asked, columns=sharded_layer_norm
+)
+_ADD_LAYER_NORM = operator(
+    "add_layer_norm", _backward(_core.add_layer_norm_backward), _asked,
     columns=added_norm(sharded_layer_norm),
-)
-
-
-_LAYER_NORMS = _LAYER_NORM, mixed(
+)  # fmt: skip
+_LAYER_NORMS = (
     _LAYER_NORM,
-    lambda x, weight, bias, dtype, _, eps, weight_offset: _core.layer_norm(
-        x, weight, bias, eps=eps, weight_offset=weight_offset, dtype=dtype,
-        normalized_shape=x.shape[-1], return_stats=True,
-    ),
-    lambda x, _, __, dtype, *___: (like(x, dtype), rows_like(x), rows_like(x)),
-    _mixed_backward(_core.layer_norm_backward),
-)  # fmt: skip
-_ADD_LAYER_NORMS = _ADD_LAYER_NORM, mixed(
+    mixed(_LAYER_NORM, _asked, _mixed_backward(_core.layer_norm_backward)),
+)
+_ADD_LAYER_NORMS = (
     _ADD_LAYER_NORM,
-    lambda x, residual, weight, bias, dtype, _, eps, weight_offset: _core.add_layer_norm(
-        x, residual, weight, bias, eps=eps, weight_offset=weight_offset, dtype=dtype,
-        normalized_shape=x.shape[-1], return_stats=True,
-    ),
-    lambda x, residual, _, __, dtype, *___: (
-        like(x, dtype), contiguous_like(residual), statistics_like(x, residual),
-        statistics_like(x, residual),
-    ),
-    _mixed_backward(_core.add_layer_norm_backward),
-)  # fmt: skip
+    mixed(_ADD_LAYER_NORM, _asked, _mixed_backward(_core.add_layer_norm_backward)),
+)
 
 
 @differentiable("out")

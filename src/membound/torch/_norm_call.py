@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from membound import _core
 from membound._normalized_shape import normalized_axes
 from membound.arrays import dtype_name
-from membound.torch._operators import Operator, check_tensor
+from membound.torch._operators import Operator, check_tensor, contiguous_like
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
@@ -35,11 +36,24 @@ def statistics_like(x: Any, *others: Any) -> Any:
     return x.new_empty(x.shape[:-1], dtype=torch.float64 if wide else torch.float32)
 
 
-def mixed(op: Operator, forward: Any, shapes: Any, backward: Any) -> Operator:
+def mixed(op: Operator, keywords: Any, backward: Any) -> Operator:
     """The same op for mixed dtypes: the dtypes of the result and of x become options.
 
-    A residual then has a separate gradient: dx in the residual's dtype.
+    A residual then has a separate gradient: dx in the residual's dtype. keywords: as of operator.
     """
+    function, count, of_rows = getattr(_core, op.name), len(op.tensors), len(op.rows)
+
+    def forward(*given):
+        dtype, _, *options = given[count:]
+        named = dict(zip(op.options, options, strict=True))
+        return function(*given[:count], dtype=dtype, **named, **keywords(given[0]))
+
+    def shapes(*given):
+        rows, dtype = given[:of_rows], given[count]
+        _, *others = op.results.values()
+        made = (contiguous_like(rows[-1]) if flows else statistics_like(*rows) for flows in others)
+        return like(rows[0], dtype), *made
+
     added = "residual" in op.tensors
     tensors = {**op.tensors, "residual": "dresidual"} if added else op.tensors
     dx, *others = op.gradients.items()

@@ -24,7 +24,7 @@ wrapped or transformed use the other, which calls the operators.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ from membound.torch._recording import (
     refuse_tangents,
     transformable_function,
 )
+from membound.torch._schemas import SCHEMAS
 from membound.torch._sharding import add_operator, register_with_dtensor
 
 LIBRARY = library.Library("membound", "DEF")
@@ -156,34 +157,74 @@ def rows_like(x: Any) -> Any:
     return x.new_empty(x.shape[:-1], dtype=wide)
 
 
-def elementwise(name: str, numbers: list[str]) -> Operator:
-    """The operator of an op of x and numbers, whose gradient reads dy, x and the numbers."""
-    forward, backward = getattr(_core, name), getattr(_core, f"{name}_backward")
-    return Operator(
-        name=name,
-        tensors={"x": "dx"},
-        options=dict.fromkeys(numbers, "float"),
-        results={"out": True},
-        forward=lambda x, *given: (forward(x, *given),),
-        shapes=lambda x, *_: (contiguous_like(x),),
-        saves=("x",),
-        gradients={"dx": "x"},
-        backward=lambda grads, saved, options, _: (backward(*grads, *saved, *options),),
-        rows=("x",),
-        strategies=lambda tensors, _: [
-            {"x": axis, "out": axis} for axis in range(tensors["x"].ndim)
-        ],
+def _made(kind: str, tensors: dict[str, Any]) -> Any:
+    """An empty result of the kind that a table of ops names."""
+    what, _, name = kind.rpartition(" of ")
+    like = tensors[name]
+    if not what:
+        return contiguous_like(like)
+    rows = rows_like(like)
+    return rows if what == "rows" else rows.new_empty((*rows.shape, 2))
+
+
+def operator(
+    name: str,
+    backward: Callable[..., tuple[Any, ...]],
+    keywords: Callable[[Any], dict[str, Any]] = lambda _: {},
+    **changes: Any,
+) -> Operator:
+    """The operator of an op as its table in src/ops describes it.
+
+    keywords: what the extension's function takes besides, from the first tensor. changes: fields
+    that the table does not tell.
+    """
+    schema = dict(SCHEMAS[name])
+    made, names, options = schema.pop("made"), [*schema["tensors"]], [*schema["options"]]
+    function, count = getattr(_core, name), len(names)
+
+    def forward(*given):
+        named = dict(zip(options, given[count:], strict=True))
+        return as_tuple(function(*given[:count], **named, **keywords(given[0])))
+
+    def shapes(*given):
+        tensors = dict(zip((one.rstrip("?") for one in names), given, strict=False))
+        return tuple(_made(kind, tensors) for kind in made.values())
+
+    own = {"forward": forward, "shapes": shapes, "backward": backward}
+    return Operator(name=name, **(schema | own | changes))
+
+
+def elementwise(name: str) -> Operator:
+    """The operator of an op of one tensor and numbers, whose gradient reads dy, it and those."""
+    backward = getattr(_core, f"{name}_backward")
+    (x,) = SCHEMAS[name]["tensors"]
+    return operator(
+        name,
+        lambda grads, saved, options, _: (backward(*grads, *saved, *options),),
+        strategies=lambda tensors, _: [{x: at, "out": at} for at in range(tensors[x].ndim)],
     )
 
 
 # --- torch's registry ---
 
 
-def _register(op: Operator) -> None:
+def parameters_of(schema: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The tensors and the options of an operator in torch's schema language."""
     tensors = [
-        f"Tensor{'?' if name.endswith('?') else ''} {name.rstrip('?')}" for name in op.tensors
+        f"Tensor{'?' if name.endswith('?') else ''} {name.rstrip('?')}"
+        for name in schema["tensors"]
     ]
-    options = [f"{kind} {name}" for name, kind in op.options.items()]
+    return tensors, [f"{kind} {name}" for name, kind in schema["options"].items()]
+
+
+def signature_of(name: str) -> str:
+    """The schema of an op in a table, without its name."""
+    tensors, options = parameters_of(SCHEMAS[name])
+    return f"({', '.join(tensors + options)}) -> ({_tensors(len(SCHEMAS[name]['results']))})"
+
+
+def _register(op: Operator) -> None:
+    tensors, options = parameters_of({"tensors": op.tensors, "options": op.options})
     arguments = ", ".join(tensors + options)
     signature = f"({arguments}) -> ({_tensors(len(op.results))})"
     for name in (op.name, f"{op.name}_forward"):

@@ -20,8 +20,10 @@ from membound.torch._rope import (
     split_offsets,
     strategies,
 )
+from membound.torch._schemas import SCHEMAS
 
-_NORM_OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
+_OPTIONS = SCHEMAS["qk_norm_rope"]["options"]
+_NORM_OPTIONS = [name for name in _OPTIONS if name not in ROPE_OPTIONS]
 
 
 def _keywords(tables: Any, options: Any) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def _operator(*, keyed: bool) -> Operator:
     return Operator(
         name="qk_norm_rope" if keyed else "q_norm_rope",
         tensors=tensors,
-        options=_NORM_OPTIONS | ROPE_OPTIONS,
+        options=_OPTIONS,
         results=dict.fromkeys(outs, True) | dict.fromkeys(rstds, False),
         forward=forward,
         shapes=lambda *arguments: (
@@ -106,7 +108,7 @@ _CACHED = define_without_gradient(
     "Tensor(b!)? value_cache, Tensor slot_mapping, "
     + ", ".join(
         [f"Tensor? {name}" for name in TABLES]
-        + [f"{kind} {name}" for name, kind in (_NORM_OPTIONS | ROPE_OPTIONS).items()]
+        + [f"{kind} {name}" for name, kind in _OPTIONS.items()]
     )
     + ") -> Tensor",
     _cached,

@@ -9,16 +9,8 @@ from typing import Any
 from membound import _core
 from membound.torch._columns import added_norm, sharded_rms_norm
 from membound.torch._functions import differentiable, traceable
-from membound.torch._norm_call import call_norm, default_eps, like, mixed, statistics_like
-from membound.torch._operators import (
-    Operator,
-    contiguous_like,
-    define_without_gradient,
-    rows_like,
-)
-
-_OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
-
+from membound.torch._norm_call import call_norm, default_eps, like, mixed
+from membound.torch._operators import define_without_gradient, operator
 
 # Operators take a weight of (heads, cols), one row per head, as the library does.
 
@@ -48,50 +40,17 @@ def _mixed_backward(function: Any) -> Any:
     return backward
 
 
-_RMS_NORM = Operator(
-    name="rms_norm",
-    tensors={"x": "dx", "weight?": "dweight"},
-    options=_OPTIONS,
-    results={"out": True, "rstd": False},
-    forward=lambda x, weight, eps, weight_offset, rounding: _core.rms_norm(
-        x,
-        weight,
-        eps=eps,
-        weight_offset=weight_offset,
-        rounding=rounding,
-        normalized_shape=x.shape[-1],
-        return_rstd=True,
-    ),
-    shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
-    saves=("x", "weight", "rstd"),
-    gradients={"dx": "x", "dweight": "weight"},
-    backward=_backward(_core.rms_norm_backward),
-    rows=("x",),
-    columns=sharded_rms_norm,
-)
+def _asked(x: Any) -> dict[str, Any]:
+    return {"normalized_shape": x.shape[-1], "return_rstd": True}
 
-_ADD_RMS_NORM = Operator(
-    name="add_rms_norm",
-    tensors={"x": "dx", "residual": "dx", "weight?": "dweight"},
-    options=_OPTIONS,
-    results={"out": True, "residual_out": True, "rstd": False},
-    forward=lambda x, residual, weight, eps, weight_offset, rounding: _core.add_rms_norm(
-        x,
-        residual,
-        weight,
-        eps=eps,
-        weight_offset=weight_offset,
-        rounding=rounding,
-        normalized_shape=x.shape[-1],
-        return_rstd=True,
-    ),
-    shapes=lambda x, *_: (contiguous_like(x), contiguous_like(x), rows_like(x)),
-    saves=("residual_out", "weight", "rstd"),
-    gradients={"dx": "residual_out", "dweight": "weight"},
-    backward=_backward(_core.add_rms_norm_backward),
-    rows=("x", "residual"),
-    columns=added_norm(sharded_rms_norm),
+
+_RMS_NORM = operator(
+    "rms_norm", _backward(_core.rms_norm_backward), _asked, columns=sharded_rms_norm
 )
+_ADD_RMS_NORM = operator(
+    "add_rms_norm", _backward(_core.add_rms_norm_backward), _asked,
+    columns=added_norm(sharded_rms_norm),
+)  # fmt: skip
 
 
 def _rms_norm_gated_backward(grads, saved, options, wanted):
@@ -103,61 +62,22 @@ def _rms_norm_gated_backward(grads, saved, options, wanted):
     )  # fmt: skip
 
 
-_RMS_NORM_GATED = Operator(
-    name="rms_norm_gated",
-    tensors={"x": "dx", "z": "dz", "weight?": "dweight"},
-    options={"norm_before_gate": "bool", **_OPTIONS},
-    results={"out": True, "rstd": False},
-    forward=lambda x, z, weight, first, eps, weight_offset, rounding: _core.rms_norm_gated(
-        x,
-        z,
-        weight,
-        norm_before_gate=first,
-        eps=eps,
-        weight_offset=weight_offset,
-        rounding=rounding,
-        normalized_shape=x.shape[-1],
-        return_rstd=True,
-    ),
-    shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
-    saves=("x", "z", "weight", "rstd"),
-    gradients={"dx": "x", "dz": "z", "dweight": "weight"},
-    backward=_rms_norm_gated_backward,
-    rows=("x", "z"),
-)
-
-
-_RMS_NORMS = _RMS_NORM, mixed(
-    _RMS_NORM,
-    lambda x, weight, dtype, _, eps, weight_offset, rounding: _core.rms_norm(
-        x, weight, eps=eps, weight_offset=weight_offset, rounding=rounding, dtype=dtype,
-        normalized_shape=x.shape[-1], return_rstd=True,
-    ),
-    lambda x, _, dtype, *__: (like(x, dtype), rows_like(x)),
-    _mixed_backward(_core.rms_norm_backward),
-)  # fmt: skip
-_ADD_RMS_NORMS = _ADD_RMS_NORM, mixed(
+_RMS_NORM_GATED = operator("rms_norm_gated", _rms_norm_gated_backward, _asked)
+_RMS_NORMS = _RMS_NORM, mixed(_RMS_NORM, _asked, _mixed_backward(_core.rms_norm_backward))
+_ADD_RMS_NORMS = (
     _ADD_RMS_NORM,
-    lambda x, residual, weight, dtype, _, eps, weight_offset, rounding: _core.add_rms_norm(
-        x, residual, weight, eps=eps, weight_offset=weight_offset, rounding=rounding, dtype=dtype,
-        normalized_shape=x.shape[-1], return_rstd=True,
-    ),
-    lambda x, residual, _, dtype, *__: (
-        like(x, dtype), contiguous_like(residual), statistics_like(x, residual),
-    ),
-    _mixed_backward(_core.add_rms_norm_backward),
-)  # fmt: skip
-_RMS_NORMS_GATED = _RMS_NORM_GATED, mixed(
+    mixed(_ADD_RMS_NORM, _asked, _mixed_backward(_core.add_rms_norm_backward)),
+)
+_RMS_NORMS_GATED = (
     _RMS_NORM_GATED,
-    lambda x, z, weight, dtype, _, first, eps, weight_offset, rounding: _core.rms_norm_gated(
-        x, z, weight, norm_before_gate=first, eps=eps, weight_offset=weight_offset,
-        rounding=rounding, dtype=dtype, normalized_shape=x.shape[-1], return_rstd=True,
+    mixed(
+        _RMS_NORM_GATED,
+        _asked,
+        lambda grads, saved, options, wanted: _rms_norm_gated_backward(
+            grads, saved, options[2:], wanted
+        ),
     ),
-    lambda x, z, _, dtype, *__: (like(x, dtype), statistics_like(x, z)),
-    lambda grads, saved, options, wanted: _rms_norm_gated_backward(
-        grads, saved, options[2:], wanted
-    ),
-)  # fmt: skip
+)
 
 
 @differentiable("out")

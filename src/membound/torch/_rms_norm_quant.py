@@ -11,13 +11,10 @@ import torch
 from membound import _core
 from membound.arrays import dtype_name
 from membound.torch._functions import traceable
-from membound.torch._operators import contiguous_like, define_without_gradient
+from membound.torch._operators import contiguous_like, define_without_gradient, signature_of
+from membound.torch._schemas import SCHEMAS
 
-_OPTIONS = ("dtype", "group_size", "scale_upper_bound", "eps", "weight_offset", "rounding")
-_SCHEMA = (
-    "Tensor? weight, Tensor? scale, str dtype, int? group_size, float? scale_upper_bound, "
-    "float eps, float weight_offset, str rounding)"
-)
+_OPTIONS = SCHEMAS["rms_norm_quant"]["options"]
 
 
 def code_name(dtype: Any) -> str | None:
@@ -56,14 +53,13 @@ def _shapes(arrays: int) -> Any:
     return shapes
 
 
-_RMS_NORM_QUANT = define_without_gradient(
-    "rms_norm_quant", f"(Tensor x, {_SCHEMA} -> (Tensor, Tensor)",
-    _kernel(_core.rms_norm_quant, 2), _shapes(2),
-)  # fmt: skip
-_ADD_RMS_NORM_QUANT = define_without_gradient(
-    "add_rms_norm_quant", f"(Tensor x, Tensor residual, {_SCHEMA} -> (Tensor, Tensor, Tensor)",
-    _kernel(_core.add_rms_norm_quant, 3), _shapes(3),
-)  # fmt: skip
+def _operator(name: str, arrays: int) -> Any:
+    kernel = _kernel(getattr(_core, name), arrays)
+    return define_without_gradient(name, signature_of(name), kernel, _shapes(arrays))
+
+
+_RMS_NORM_QUANT = _operator("rms_norm_quant", 2)
+_ADD_RMS_NORM_QUANT = _operator("add_rms_norm_quant", 3)
 
 
 @traceable("out", "scale_out")

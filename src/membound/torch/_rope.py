@@ -11,20 +11,10 @@ import torch
 from membound import _core
 from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like
+from membound.torch._schemas import SCHEMAS
 
-TABLES = ("cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens")
-OPTIONS = {
-    "start": "int",  # seqlen_offsets if they are one number
-    "layout": "str",
-    "interleaved": "bool",
-    "rotary_dim": "int?",
-    "rotary_offset": "int",
-    "sections": "int[]?",
-    "interleaved_sections": "bool",
-    "attention_scaling": "float",
-    "inverse": "bool",
-    "validate": "bool",
-}
+TABLES = SCHEMAS["rope"]["saves"]
+OPTIONS = SCHEMAS["rope"]["options"]
 
 
 # Sequence starts have two slots, a number and a tensor, under one name; at most one is given.

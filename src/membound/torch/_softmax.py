@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from membound import _core
 from membound.torch._functions import differentiable
-from membound.torch._operators import Operator, contiguous_like
+from membound.torch._operators import operator
 
 
 def _backward(grads, saved, options, wanted):
@@ -31,21 +31,7 @@ def _strategies(tensors, options):
     return found
 
 
-_SOFTMAX = Operator(
-    name="softmax",
-    tensors={"x": "dx", "mask?": "dmask"},
-    options={"scale": "float", "causal_offset": "int?"},
-    results={"out": True},
-    forward=lambda x, mask, scale, causal_offset: (
-        _core.softmax(x, mask, scale=scale, causal_offset=causal_offset),
-    ),
-    shapes=lambda x, *_: (contiguous_like(x),),
-    saves=("out", "mask"),
-    gradients={"dx": "out", "dmask": "mask"},
-    backward=_backward,
-    rows=(),  # excludes queries, which a causal offset counts
-    strategies=_strategies,
-)
+_SOFTMAX = operator("softmax", _backward, strategies=_strategies)
 
 
 @differentiable("out")
