@@ -61,10 +61,14 @@ void check_integers(const ConstTensorView& view, const char* op, const char* arg
                  "' must start at a multiple of its element size, got an unaligned pointer");
 }
 
-void check_rows(const ConstTensorView& view, const char* op, const char* argument) {
+void check_axes(const ConstTensorView& view, const char* op, const char* argument) {
   MEMBOUND_CHECK(view.rank >= 1 && view.rank <= kMaxRank, InvalidArgument, op, "argument '",
                  argument, "' must have 1 to ", kMaxRank, " axes, got ", view.rank);
   check_view(view, op, argument);
+}
+
+void check_rows(const ConstTensorView& view, const char* op, const char* argument) {
+  check_axes(view, op, argument);
   MEMBOUND_CHECK(view.shape[view.rank - 1] >= 1, InvalidArgument, op, "argument '", argument,
                  "' must have at least 1 element along its last axis, got shape ",
                  shape_text(view));

@@ -21,6 +21,8 @@ void check_view(const ConstTensorView& view, const char* op, const char* argumen
 void check_floating(const ConstTensorView& view, const char* op, const char* argument);
 // int32 or int64.
 void check_integers(const ConstTensorView& view, const char* op, const char* argument);
+// Rank 1 to kMaxRank.
+void check_axes(const ConstTensorView& view, const char* op, const char* argument);
 // The last axis has at least 1 element; rank 1 to kMaxRank.
 void check_rows(const ConstTensorView& view, const char* op, const char* argument);
 // Includes check_view.
