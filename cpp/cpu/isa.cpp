@@ -11,25 +11,25 @@
 
 namespace membound::cpu {
 
-namespace {
-
-#define MEMBOUND_KERNEL_TABLE(isa_)                                                               \
-  constexpr KernelTable k_##isa_ {                                                                \
-    #isa_, isa_::rms_norm, isa_::rms_norm_centred, isa_::rms_norm_gated, isa_::rms_norm_weight,   \
-        isa_::rms_norm_quant, isa_::rms_norm_backward, isa_::rms_norm_backward_centred,           \
-        isa_::rms_norm_backward_gated, isa_::rms_norm_backward_block,                             \
-        isa_::rms_norm_backward_weight, isa_::gated_activation, isa_::gated_activation_backward,  \
-        isa_::gated_activation_quant, isa_::rope, isa_::rope_angles, isa_::rope_arrange,          \
-        isa_::rope_angle_gradient, isa_::qk_norm_rope, isa_::qk_norm_rope_backward,               \
-        isa_::embedding, isa_::embedding_backward, isa_::embedding_backward_zeros, isa_::softmax, \
-        isa_::softmax_backward, isa_::cross_entropy, isa_::convert_rows, isa_::multiply_silu,     \
+#define MEMBOUND_ADDRESS(name_, ...) name_,
+#define MEMBOUND_KERNEL_TABLE(isa_)                                        \
+  namespace isa_ {                                                         \
+  constexpr KernelTable kTable{#isa_, MEMBOUND_KERNELS(MEMBOUND_ADDRESS)}; \
   }
 
 #if defined(__x86_64__)
-MEMBOUND_KERNEL_TABLE(baseline);
-MEMBOUND_KERNEL_TABLE(avx2);
-MEMBOUND_KERNEL_TABLE(avx512);
+MEMBOUND_KERNEL_TABLE(baseline)
+MEMBOUND_KERNEL_TABLE(avx2)
+MEMBOUND_KERNEL_TABLE(avx512)
+#elif defined(__aarch64__)
+MEMBOUND_KERNEL_TABLE(neon)
+#else
+MEMBOUND_KERNEL_TABLE(baseline)
+#endif
 
+namespace {
+
+#if defined(__x86_64__)
 // __builtin_cpu_supports also checks that the operating system saves the wide registers.
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -39,10 +39,6 @@ bool runs_avx512() {
   return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
-#elif defined(__aarch64__)
-MEMBOUND_KERNEL_TABLE(neon);
-#else
-MEMBOUND_KERNEL_TABLE(baseline);
 #endif
 
 const KernelTable& choose() {
@@ -62,13 +58,13 @@ const KernelTable& choose() {
 
 KernelTables supported_kernels() {
 #if defined(__x86_64__)
-  if (runs_avx512()) return {{&k_avx512, &k_avx2, &k_baseline}, 3};
-  if (runs_avx2()) return {{&k_avx2, &k_baseline}, 2};
-  return {{&k_baseline}, 1};
+  if (runs_avx512()) return {{&avx512::kTable, &avx2::kTable, &baseline::kTable}, 3};
+  if (runs_avx2()) return {{&avx2::kTable, &baseline::kTable}, 2};
+  return {{&baseline::kTable}, 1};
 #elif defined(__aarch64__)
-  return {{&k_neon}, 1};
+  return {{&neon::kTable}, 1};
 #else
-  return {{&k_baseline}, 1};
+  return {{&baseline::kTable}, 1};
 #endif
 }
 

@@ -19,36 +19,59 @@
 
 namespace membound::cpu {
 
-// The kernels of one instruction set: cpu/kernels/*.cpp are compiled once for each.
+// Every kernel and its parameter: cpu/kernels/*.cpp are compiled once for each instruction set.
+// clang-format off
+#define MEMBOUND_KERNELS(kernel_)                                        \
+  kernel_(rms_norm, const RmsNormRows&)                                  \
+  kernel_(rms_norm_centred, const RmsNormRows&)                          \
+  kernel_(rms_norm_gated, const RmsNormRows&)                            \
+  kernel_(rms_norm_weight, const RmsNormWeight&)                         \
+  kernel_(rms_norm_quant, const RmsNormQuantRows&)                       \
+  kernel_(rms_norm_backward, const RmsNormBackwardRows&)                 \
+  kernel_(rms_norm_backward_centred, const RmsNormBackwardRows&)         \
+  kernel_(rms_norm_backward_gated, const RmsNormBackwardRows&)           \
+  kernel_(rms_norm_backward_block, const RmsNormBackwardBlock&)          \
+  kernel_(rms_norm_backward_weight, const RmsNormBackwardWeight&)        \
+  kernel_(gated_activation, const GatedActivationRows&)                  \
+  kernel_(gated_activation_backward, const GatedActivationBackwardRows&) \
+  kernel_(gated_activation_quant, const GatedActivationQuantRows&)       \
+  kernel_(rope, const RopeRows&)                                         \
+  kernel_(rope_angles, const RopeAngleRun&)                              \
+  kernel_(rope_arrange, const RopeArrangement&)                          \
+  kernel_(rope_angle_gradient, const RopeAngleGradient&)                 \
+  kernel_(qk_norm_rope, const QkNormRopeRows&)                           \
+  kernel_(qk_norm_rope_backward, const QkNormRopeBackwardRows&)          \
+  kernel_(embedding, const EmbeddingRows&)                               \
+  kernel_(embedding_backward, const EmbeddingGradientRow&)               \
+  kernel_(embedding_backward_zeros, const EmbeddingGradientZeros&)       \
+  kernel_(softmax, const SoftmaxRows&)                                   \
+  kernel_(softmax_backward, const SoftmaxBackwardRows&)                  \
+  kernel_(cross_entropy, CrossEntropyRows&)                              \
+  kernel_(convert_rows, const RowConversion&)                            \
+  kernel_(multiply_silu, const RowConversion&)
+// clang-format on
+
+#define MEMBOUND_DECLARE(name_, ...) void name_(__VA_ARGS__);
+namespace baseline {
+MEMBOUND_KERNELS(MEMBOUND_DECLARE)
+}
+namespace avx2 {
+MEMBOUND_KERNELS(MEMBOUND_DECLARE)
+}
+namespace avx512 {
+MEMBOUND_KERNELS(MEMBOUND_DECLARE)
+}
+namespace neon {
+MEMBOUND_KERNELS(MEMBOUND_DECLARE)
+}
+#undef MEMBOUND_DECLARE
+
+// The kernels of one instruction set.
 struct KernelTable {
   const char* isa;
-  void (*rms_norm)(const RmsNormRows&);
-  void (*rms_norm_centred)(const RmsNormRows&);
-  void (*rms_norm_gated)(const RmsNormRows&);
-  void (*rms_norm_weight)(const RmsNormWeight&);
-  void (*rms_norm_quant)(const RmsNormQuantRows&);
-  void (*rms_norm_backward)(const RmsNormBackwardRows&);
-  void (*rms_norm_backward_centred)(const RmsNormBackwardRows&);
-  void (*rms_norm_backward_gated)(const RmsNormBackwardRows&);
-  void (*rms_norm_backward_block)(const RmsNormBackwardBlock&);
-  void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
-  void (*gated_activation)(const GatedActivationRows&);
-  void (*gated_activation_backward)(const GatedActivationBackwardRows&);
-  void (*gated_activation_quant)(const GatedActivationQuantRows&);
-  void (*rope)(const RopeRows&);
-  void (*rope_angles)(const RopeAngleRun&);
-  void (*rope_arrange)(const RopeArrangement&);
-  void (*rope_angle_gradient)(const RopeAngleGradient&);
-  void (*qk_norm_rope)(const QkNormRopeRows&);
-  void (*qk_norm_rope_backward)(const QkNormRopeBackwardRows&);
-  void (*embedding)(const EmbeddingRows&);
-  void (*embedding_backward)(const EmbeddingGradientRow&);
-  void (*embedding_backward_zeros)(const EmbeddingGradientZeros&);
-  void (*softmax)(const SoftmaxRows&);
-  void (*softmax_backward)(const SoftmaxBackwardRows&);
-  void (*cross_entropy)(CrossEntropyRows&);
-  void (*convert_rows)(const RowConversion&);
-  void (*multiply_silu)(const RowConversion&);
+#define MEMBOUND_MEMBER(name_, ...) void (*name_)(__VA_ARGS__);
+  MEMBOUND_KERNELS(MEMBOUND_MEMBER)
+#undef MEMBOUND_MEMBER
 };
 
 // The tables that this CPU can run, best first; the first is the default.

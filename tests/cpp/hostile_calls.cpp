@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hostile_calls.hpp"
 
+#include "elementwise_ops.hpp"
+
 namespace membound_test {
 
 namespace {
@@ -203,8 +205,8 @@ std::vector<HostileCall> token_calls() {
   };
 }
 
-std::vector<HostileCall> elementwise_calls() {
-  return {
+std::vector<HostileCall> row_calls() {
+  std::vector<HostileCall> all{
       {"gated_activation",
        {x_like("gate"), x_like("up", true), rows_like("row_scale", true), x_like("out")},
        [](const Views& v) {
@@ -246,6 +248,15 @@ std::vector<HostileCall> elementwise_calls() {
        {x_like("dy"), x_like("y"), x_like("dx")},
        [](const Views& v) { softmax_backward(v.in(0), v.in(1), 1.0, v.out(2), stream()); }},
   };
+  for (const ElementwiseOp& op : elementwise_ops()) {
+    all.push_back({op.name, {x_like("x"), x_like("out")}, [op](const Views& v) {
+                     op.forward(v.in(0), v.out(1), stream());
+                   }});
+    all.push_back({op.name + "_backward",
+                   {x_like("dy"), x_like("x"), x_like("dx")},
+                   [op](const Views& v) { op.backward(v.in(0), v.in(1), v.out(2), stream()); }});
+  }
+  return all;
 }
 
 std::vector<HostileCall> rope_calls() {

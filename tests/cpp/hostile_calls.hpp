@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "membound/membound.hpp"
@@ -66,7 +67,7 @@ class Views {
 };
 
 struct HostileCall {
-  const char* op;
+  std::string op;
   std::vector<Argument> arguments;
   std::function<void(const Views&)> run;
 };
@@ -74,6 +75,6 @@ struct HostileCall {
 std::vector<HostileCall> norm_calls();
 std::vector<HostileCall> token_calls();  // embeddings and cross entropy
 std::vector<HostileCall> rope_calls();
-std::vector<HostileCall> elementwise_calls();  // gated activations and softmax
+std::vector<HostileCall> row_calls();  // gated activations, softmax and element-wise ops
 
 }  // namespace membound_test

@@ -21,7 +21,7 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 std::vector<HostileCall> every_call() {
   std::vector<HostileCall> all;
-  for (const auto& some : {norm_calls(), token_calls(), rope_calls(), elementwise_calls()}) {
+  for (const auto& some : {norm_calls(), token_calls(), rope_calls(), row_calls()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

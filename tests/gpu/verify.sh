@@ -82,7 +82,8 @@ sanitize() {
   local folder built driver dtype job jobs=() status=0
   # shellcheck disable=SC2206 # the names of the drivers are words on purpose
   local drivers=(${DRIVERS:-rms_norm layer_norm gradients gated quant activation
-    gated_activation_quant rope qk_norm_rope embedding embedding_backward softmax cross_entropy})
+    gated_activation_quant rope qk_norm_rope embedding embedding_backward softmax cross_entropy
+    elementwise})
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
   built=$(mktemp -d)
   for driver in "${drivers[@]}"; do

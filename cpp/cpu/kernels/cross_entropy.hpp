@@ -43,14 +43,4 @@ struct CrossEntropyRows {
   std::int64_t prediction[kMost];
 };
 
-#define MEMBOUND_DECLARE_CROSS_ENTROPY(isa)   \
-  namespace isa {                             \
-  void cross_entropy(CrossEntropyRows& rows); \
-  }
-MEMBOUND_DECLARE_CROSS_ENTROPY(baseline)
-MEMBOUND_DECLARE_CROSS_ENTROPY(avx2)
-MEMBOUND_DECLARE_CROSS_ENTROPY(avx512)
-MEMBOUND_DECLARE_CROSS_ENTROPY(neon)
-#undef MEMBOUND_DECLARE_CROSS_ENTROPY
-
 }  // namespace membound::cpu

@@ -23,14 +23,4 @@ struct EmbeddingRows {
   bool bypass_cache;
 };
 
-#define MEMBOUND_DECLARE_EMBEDDING(isa)      \
-  namespace isa {                            \
-  void embedding(const EmbeddingRows& rows); \
-  }
-MEMBOUND_DECLARE_EMBEDDING(baseline)
-MEMBOUND_DECLARE_EMBEDDING(avx2)
-MEMBOUND_DECLARE_EMBEDDING(avx512)
-MEMBOUND_DECLARE_EMBEDDING(neon)
-#undef MEMBOUND_DECLARE_EMBEDDING
-
 }  // namespace membound::cpu

@@ -32,15 +32,4 @@ struct EmbeddingGradientZeros {
   bool last;  // the last call of a thread: fence the non-temporal stores
 };
 
-#define MEMBOUND_DECLARE_EMBEDDING_BACKWARD(isa)                     \
-  namespace isa {                                                    \
-  void embedding_backward(const EmbeddingGradientRow& row);          \
-  void embedding_backward_zeros(const EmbeddingGradientZeros& rows); \
-  }
-MEMBOUND_DECLARE_EMBEDDING_BACKWARD(baseline)
-MEMBOUND_DECLARE_EMBEDDING_BACKWARD(avx2)
-MEMBOUND_DECLARE_EMBEDDING_BACKWARD(avx512)
-MEMBOUND_DECLARE_EMBEDDING_BACKWARD(neon)
-#undef MEMBOUND_DECLARE_EMBEDDING_BACKWARD
-
 }  // namespace membound::cpu

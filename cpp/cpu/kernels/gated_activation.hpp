@@ -45,14 +45,4 @@ struct GatedActivationRows {
   std::int64_t prefetch_distance;
 };
 
-#define MEMBOUND_DECLARE_GATED_ACTIVATION(isa)            \
-  namespace isa {                                         \
-  void gated_activation(const GatedActivationRows& rows); \
-  }
-MEMBOUND_DECLARE_GATED_ACTIVATION(baseline)
-MEMBOUND_DECLARE_GATED_ACTIVATION(avx2)
-MEMBOUND_DECLARE_GATED_ACTIVATION(avx512)
-MEMBOUND_DECLARE_GATED_ACTIVATION(neon)
-#undef MEMBOUND_DECLARE_GATED_ACTIVATION
-
 }  // namespace membound::cpu

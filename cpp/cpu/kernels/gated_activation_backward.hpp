@@ -24,14 +24,4 @@ struct GatedActivationBackwardRows {
   std::int64_t prefetch_distance;
 };
 
-#define MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD(isa)                    \
-  namespace isa {                                                          \
-  void gated_activation_backward(const GatedActivationBackwardRows& rows); \
-  }
-MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD(baseline)
-MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD(avx2)
-MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD(avx512)
-MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD(neon)
-#undef MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD
-
 }  // namespace membound::cpu

@@ -20,14 +20,4 @@ struct GatedActivationQuantRows {
   std::int64_t to_row_stride;  // its columns are contiguous
 };
 
-#define MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT(isa)                 \
-  namespace isa {                                                    \
-  void gated_activation_quant(const GatedActivationQuantRows& rows); \
-  }
-MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT(baseline)
-MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT(avx2)
-MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT(avx512)
-MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT(neon)
-#undef MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT
-
 }  // namespace membound::cpu

@@ -60,15 +60,4 @@ struct QkNormRopeBackwardRows {
   std::int64_t sums_head_stride;  // 0: heads share the weight
 };
 
-#define MEMBOUND_DECLARE_QK_NORM_ROPE(isa)                        \
-  namespace isa {                                                 \
-  void qk_norm_rope(const QkNormRopeRows& rows);                  \
-  void qk_norm_rope_backward(const QkNormRopeBackwardRows& rows); \
-  }
-MEMBOUND_DECLARE_QK_NORM_ROPE(baseline)
-MEMBOUND_DECLARE_QK_NORM_ROPE(avx2)
-MEMBOUND_DECLARE_QK_NORM_ROPE(avx512)
-MEMBOUND_DECLARE_QK_NORM_ROPE(neon)
-#undef MEMBOUND_DECLARE_QK_NORM_ROPE
-
 }  // namespace membound::cpu

@@ -41,17 +41,4 @@ struct RmsNormRows {
   int (*safe_exponent)(double largest, double eps);
 };
 
-#define MEMBOUND_DECLARE_RMS_NORM(isa)        \
-  namespace isa {                             \
-  void rms_norm(const RmsNormRows& rows);     \
-  void rms_norm_centred(const RmsNormRows&);  \
-  void rms_norm_gated(const RmsNormRows&);    \
-  void rms_norm_weight(const RmsNormWeight&); \
-  }
-MEMBOUND_DECLARE_RMS_NORM(baseline)
-MEMBOUND_DECLARE_RMS_NORM(avx2)
-MEMBOUND_DECLARE_RMS_NORM(avx512)
-MEMBOUND_DECLARE_RMS_NORM(neon)
-#undef MEMBOUND_DECLARE_RMS_NORM
-
 }  // namespace membound::cpu

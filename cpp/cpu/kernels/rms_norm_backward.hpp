@@ -64,18 +64,4 @@ struct RmsNormBackwardWeight {
   bool accumulate;
 };
 
-#define MEMBOUND_DECLARE_RMS_NORM_BACKWARD(isa)                \
-  namespace isa {                                              \
-  void rms_norm_backward(const RmsNormBackwardRows& rows);     \
-  void rms_norm_backward_centred(const RmsNormBackwardRows&);  \
-  void rms_norm_backward_gated(const RmsNormBackwardRows&);    \
-  void rms_norm_backward_block(const RmsNormBackwardBlock&);   \
-  void rms_norm_backward_weight(const RmsNormBackwardWeight&); \
-  }
-MEMBOUND_DECLARE_RMS_NORM_BACKWARD(baseline)
-MEMBOUND_DECLARE_RMS_NORM_BACKWARD(avx2)
-MEMBOUND_DECLARE_RMS_NORM_BACKWARD(avx512)
-MEMBOUND_DECLARE_RMS_NORM_BACKWARD(neon)
-#undef MEMBOUND_DECLARE_RMS_NORM_BACKWARD
-
 }  // namespace membound::cpu

@@ -22,15 +22,4 @@ struct RowConversion {
   std::int64_t to_row_stride, to_col_stride;
 };
 
-#define MEMBOUND_DECLARE_CONVERT_ROWS(isa)  \
-  namespace isa {                           \
-  void convert_rows(const RowConversion&);  \
-  void multiply_silu(const RowConversion&); \
-  }
-MEMBOUND_DECLARE_CONVERT_ROWS(baseline)
-MEMBOUND_DECLARE_CONVERT_ROWS(avx2)
-MEMBOUND_DECLARE_CONVERT_ROWS(avx512)
-MEMBOUND_DECLARE_CONVERT_ROWS(neon)
-#undef MEMBOUND_DECLARE_CONVERT_ROWS
-
 }  // namespace membound::cpu

@@ -26,14 +26,4 @@ struct RmsNormQuantRows {
   float scale_upper_bound;
 };
 
-#define MEMBOUND_DECLARE_RMS_NORM_QUANT(isa)         \
-  namespace isa {                                    \
-  void rms_norm_quant(const RmsNormQuantRows& rows); \
-  }
-MEMBOUND_DECLARE_RMS_NORM_QUANT(baseline)
-MEMBOUND_DECLARE_RMS_NORM_QUANT(avx2)
-MEMBOUND_DECLARE_RMS_NORM_QUANT(avx512)
-MEMBOUND_DECLARE_RMS_NORM_QUANT(neon)
-#undef MEMBOUND_DECLARE_RMS_NORM_QUANT
-
 }  // namespace membound::cpu

@@ -77,17 +77,4 @@ inline constexpr std::int64_t rope_width(std::int64_t pairs, bool interleaved) {
   return ((interleaved ? 2 * pairs : pairs) + kWhole - 1) / kWhole * kWhole;
 }
 
-#define MEMBOUND_DECLARE_ROPE(isa)                          \
-  namespace isa {                                           \
-  void rope(const RopeRows& rows);                          \
-  void rope_angles(const RopeAngleRun& run);                \
-  void rope_arrange(const RopeArrangement& arranged);       \
-  void rope_angle_gradient(const RopeAngleGradient& token); \
-  }
-MEMBOUND_DECLARE_ROPE(baseline)
-MEMBOUND_DECLARE_ROPE(avx2)
-MEMBOUND_DECLARE_ROPE(avx512)
-MEMBOUND_DECLARE_ROPE(neon)
-#undef MEMBOUND_DECLARE_ROPE
-
 }  // namespace membound::cpu

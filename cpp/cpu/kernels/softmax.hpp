@@ -26,14 +26,4 @@ struct SoftmaxRows {
   bool prefetch_ahead;  // prefetch the next row while this one is computed
 };
 
-#define MEMBOUND_DECLARE_SOFTMAX(isa)    \
-  namespace isa {                        \
-  void softmax(const SoftmaxRows& rows); \
-  }
-MEMBOUND_DECLARE_SOFTMAX(baseline)
-MEMBOUND_DECLARE_SOFTMAX(avx2)
-MEMBOUND_DECLARE_SOFTMAX(avx512)
-MEMBOUND_DECLARE_SOFTMAX(neon)
-#undef MEMBOUND_DECLARE_SOFTMAX
-
 }  // namespace membound::cpu

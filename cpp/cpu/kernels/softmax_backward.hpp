@@ -23,14 +23,4 @@ struct SoftmaxBackwardRows {
   bool bypass_cache;  // dx is large, and neither dy nor y
 };
 
-#define MEMBOUND_DECLARE_SOFTMAX_BACKWARD(isa)            \
-  namespace isa {                                         \
-  void softmax_backward(const SoftmaxBackwardRows& rows); \
-  }
-MEMBOUND_DECLARE_SOFTMAX_BACKWARD(baseline)
-MEMBOUND_DECLARE_SOFTMAX_BACKWARD(avx2)
-MEMBOUND_DECLARE_SOFTMAX_BACKWARD(avx512)
-MEMBOUND_DECLARE_SOFTMAX_BACKWARD(neon)
-#undef MEMBOUND_DECLARE_SOFTMAX_BACKWARD
-
 }  // namespace membound::cpu

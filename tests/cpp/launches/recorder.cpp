@@ -33,7 +33,7 @@ std::unordered_map<const void*, Kernel>& kernels() {
 
 int gpu = 0;
 std::string problem;
-const char* op = "";
+std::string op;
 std::int64_t launched = 0;
 std::string last;  // mangled
 std::set<std::string> known_faults;
@@ -94,7 +94,7 @@ void look_at(const Kernel& kernel, const cudaLaunchConfig_t& config) {
 
 void use_gpu(int index) { gpu = index; }
 void name_problem(std::string name) { problem = std::move(name); }
-void name_op(const char* name) { op = name; }
+void name_op(const std::string& name) { op = name; }
 std::int64_t launches() { return launched; }
 std::string last_launched() { return demangled(last); }
 std::vector<std::string> take_faults() { return std::exchange(messages, {}); }

@@ -36,7 +36,7 @@ void use_gpu(int gpu);
 inline void* stream_of_calls() { return reinterpret_cast<void*>(64); }
 // The current call, for messages.
 void name_problem(std::string problem);
-void name_op(const char* op);
+void name_op(const std::string& op);
 
 // Launches that no GPU, or not this one, would accept: one message per kind of fault, kernel and
 // GPU, with the first call that caused it.

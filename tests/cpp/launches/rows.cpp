@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Softmax, cross entropy and gated activations.
+// Softmax, cross entropy, gated activations and element-wise ops.
+#include "elementwise_ops.hpp"
 #include "membound/ops/cross_entropy.hpp"
 #include "membound/ops/cross_entropy_backward.hpp"
 #include "membound/ops/gated_activation.hpp"
@@ -99,6 +100,21 @@ TEST_CASE("gated_activation") {
       gated_activation_backward(p.matrix(), gate, &up, &scale, options, &dgate, &dup, p.stream());
     });
   });
+  look_for_faults();
+}
+
+TEST_CASE("element-wise ops") {
+  for (const ElementwiseOp& op : elementwise_ops()) {
+    for_each_problem(kRows, kCols, [&](const Problem& p) {
+      const TensorView x = p.matrix(), dy = p.matrix();
+      name_op(op.name);
+      op.forward(x, p.matrix(), p.stream());
+      op.forward(x, x, p.stream());
+      name_op(op.name + "_backward");
+      op.backward(dy, x, p.matrix(), p.stream());
+      op.backward(dy, x, dy, p.stream());
+    });
+  }
   look_for_faults();
 }
 
