@@ -21,20 +21,25 @@ __device__ __noinline__ SoftCapped<A> soft_capped(A x, A cap) {
   return {cap * (u < 0 ? -value : value), 4 * power * inverse * inverse};
 }
 
-// Soft cap for results of type T. For 16-bit T it is within 2^-18; near 0, where 1 - e cancels, a
-// Taylor series is used.
-template <class T>
-__device__ inline SoftCapped<accumulate_t<T>> soft_capped_for(accumulate_t<T> x,
-                                                              accumulate_t<T> cap) {
-  if constexpr (sizeof(T) > 2) return soft_capped(x, cap);
+// tanh(u) and its slope for results of 16 bits, within 2^-18; near 0, where 1 - e cancels, a Taylor
+// series is used.
+__device__ inline SoftCapped<float> approximate_tanh(float u) {
   constexpr float kMinusTwoLog2E = -2.8853900818f;
-  const float u = product(x, approximate_inverse(cap)), t = fabsf(u), square = product(u, u);
+  const float t = fabsf(u), square = product(u, u);
   const float power = power_of_two(product(t, kMinusTwoLog2E)),
               inverse = approximate_inverse(1 + power);
   const float by_exponential = copysignf(product(1 - power, inverse), u);
   const float by_series = fmaf(product(u, square), fmaf(square, 0.1333333333f, -0.3333333333f), u);
-  return {product(cap, t < 0.0625f ? by_series : by_exponential),
-          product(4 * power, product(inverse, inverse))};
+  return {t < 0.0625f ? by_series : by_exponential, product(4 * power, product(inverse, inverse))};
+}
+
+// Soft cap for results of type T.
+template <class T>
+__device__ inline SoftCapped<accumulate_t<T>> soft_capped_for(accumulate_t<T> x,
+                                                              accumulate_t<T> cap) {
+  if constexpr (sizeof(T) > 2) return soft_capped(x, cap);
+  const SoftCapped<float> tanh = approximate_tanh(product(x, approximate_inverse(cap)));
+  return {product(cap, tanh.value), tanh.slope};
 }
 
 }  // namespace membound::cuda
