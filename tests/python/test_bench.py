@@ -13,7 +13,7 @@ import pytest
 
 import membound
 from membound import __main__ as command_line
-from membound import bench
+from membound import _elementwise, bench
 from membound.bench import timing
 
 SMALL = ("bench", "--device", "cpu", "--sizes", "1x64,8x128")
@@ -44,6 +44,7 @@ def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     matrices |= {"softmax": 2, "softmax_backward": 3}
     matrices |= {"cross_entropy": 2, "cross_entropy_backward": 2}
     matrices |= {"qk_norm_rope": 2, "qk_norm_rope_backward": 3}
+    matrices |= {name: len(op.inputs) + 1 for name, op in _elementwise.OPS.items()}
     quantised = {"rms_norm_quant": 4 + 1, "add_rms_norm_quant": 3 * 4 + 1}
     quantised |= {"gated_activation_quant": 2 * 4 + 1}
     for result in figures["results"]:

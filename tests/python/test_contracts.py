@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import membound
+from membound import _elementwise
 
 ROWS, TABLE, LABELS = (3, 4), (2, 2), np.array([1, 0, 3])
 
@@ -57,6 +58,9 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 for kind in ("silu", "gelu", "gelu_tanh", "sigmoid"):
     CALLS[f"{kind}_and_mul"] = CALLS["gated_activation"]
     CALLS[f"{kind}_and_mul_backward"] = CALLS["gated_activation_backward"]
+for op, of in _elementwise.OPS.items():
+    numbers = {name: values[0] for name, values in of.samples.items()}
+    CALLS[op] = ((X,) * len(of.inputs), numbers)
 WITHOUT_RECORDING = {name for name in CALLS if name.endswith(("_backward", "_quant"))}
 
 

@@ -62,10 +62,15 @@ def run(name: str, op: Elementwise, case: Case, framework: Framework) -> tuple[f
         zeros = framework.array([0.0] * count, shape, case.dtype)
         options[op.result] = arrays[0] if case.form == "in place" else zeros
     found = framework.values(getattr(membound, name)(*arrays, *numbers, **options))
-    worst = 0.0
+    worst, rounded = 0.0, 2.0 ** (-52 if case.dtype == "float64" else -23)
     for value, inputs in zip(found, zip(*held, strict=True), strict=True):
-        wanted = op.formula(math, *inputs, *numbers)
-        worst = max(worst, error_beyond(0.0, value, wanted, case.dtype))
+        wanted, above, below = (
+            op.formula(math, *inputs[:-1], inputs[-1] * by, *numbers)
+            for by in (1.0, 1.0 + rounded, 1.0 - rounded)
+        )
+        # What two roundings of the last input change in the result.
+        slack = max(abs(above - wanted), abs(below - wanted))
+        worst = max(worst, error_beyond(slack, value, wanted, case.dtype))
     return worst, ACTIVATION_ALLOWED[case.dtype]
 
 
