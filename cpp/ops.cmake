@@ -28,6 +28,7 @@ set(
   softmax_backward
   cross_entropy
   cross_entropy_backward
+  soft_cap
 )
 set(
   MEMBOUND_BACK_ENDS
@@ -45,4 +46,5 @@ set(
   softmax
   softmax_backward
   cross_entropy
+  soft_cap
 )

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/cross_entropy.hpp"
+#include "cpu/kernels/elementwise_rows.hpp"
 #include "cpu/kernels/embedding.hpp"
 #include "cpu/kernels/embedding_backward.hpp"
 #include "cpu/kernels/gated_activation.hpp"
@@ -47,6 +48,7 @@ namespace membound::cpu {
   kernel_(softmax, const SoftmaxRows&)                                   \
   kernel_(softmax_backward, const SoftmaxBackwardRows&)                  \
   kernel_(cross_entropy, CrossEntropyRows&)                              \
+  kernel_(soft_cap, const ElementwiseRows&, double cap)                  \
   kernel_(convert_rows, const RowConversion&)                            \
   kernel_(multiply_silu, const RowConversion&)
 // clang-format on

@@ -15,7 +15,7 @@ Activations   gated_activation, silu_and_mul, gelu_and_mul, gelu_tanh_and_mul, s
               relu2
 Rotary        rope, qk_norm_rope; tables: rope_table, rope_frequencies
 Embedding     embedding
-Losses        softmax, cross_entropy
+Losses        softmax, cross_entropy, soft_cap
 8-bit results rms_norm_quant, add_rms_norm_quant, gated_activation_quant, silu_and_mul_quant
 Other names   fused_add_rms_norm, gemma_rms_norm, gemma_fused_add_rms_norm
 Gradients     <name>_backward of each with a gradient
@@ -80,6 +80,8 @@ from membound._core import (
     silu_and_mul,
     silu_and_mul_backward,
     silu_and_mul_quant,
+    soft_cap,
+    soft_cap_backward,
     softmax,
     softmax_backward,
     staging_options,
@@ -139,6 +141,8 @@ __all__ = [
     "silu_and_mul",
     "silu_and_mul_backward",
     "silu_and_mul_quant",
+    "soft_cap",
+    "soft_cap_backward",
     "softmax",
     "softmax_backward",
     "staging_options",

@@ -20,6 +20,15 @@ struct ElementwiseOp {
                    StreamView stream);
 };
 
-inline std::vector<ElementwiseOp> elementwise_ops() { return {}; }
+inline std::vector<ElementwiseOp> elementwise_ops() {
+  return {
+      {"soft_cap",
+       [](const ConstTensorView& x, const TensorView& out, StreamView stream) {
+         soft_cap(x, 1.5, out, stream);
+       },
+       [](const ConstTensorView& dy, const ConstTensorView& x, const TensorView& dx,
+          StreamView stream) { soft_cap_backward(dy, x, 1.5, dx, stream); }},
+  };
+}
 
 }  // namespace membound_test
