@@ -44,6 +44,14 @@ bool is_too_large(PyObject* value) {
   return false;
 }
 
+// True or False, of Python or a framework. Python's numbers take no further look.
+bool is_bool(PyObject* value) {
+  if (PyFloat_CheckExact(value) || PyLong_CheckExact(value)) return false;
+  if (PyBool_Check(value)) return true;
+  if (!nb::hasattr(value, "dtype")) return false;
+  return str_of(nb::handle(value).attr("dtype")).find("bool") != std::string::npos;
+}
+
 }  // namespace
 
 StreamView stream_from_python(PyObject* stream, const char* op) {
@@ -73,7 +81,7 @@ Device device_from_python(PyObject* device, const char* op) {
 }
 
 double number_from_python(PyObject* value, Site site) {
-  MEMBOUND_CHECK(!PyBool_Check(value), TypeMismatch, site.op, "argument '", site.argument,
+  MEMBOUND_CHECK(!is_bool(value), TypeMismatch, site.op, "argument '", site.argument,
                  "' must be a real number, got bool");
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred()) [[unlikely]] {
@@ -92,7 +100,7 @@ bool flag_from_python(PyObject* value, Site site) {
 }
 
 std::int64_t integer_from_python(PyObject* value, Site site) {
-  MEMBOUND_CHECK(PyIndex_Check(value) && !PyBool_Check(value), TypeMismatch, site.op, "argument '",
+  MEMBOUND_CHECK(PyIndex_Check(value) && !is_bool(value), TypeMismatch, site.op, "argument '",
                  site.argument, "' must be an integer, got ", type_name(value));
   const Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
   if (number == -1 && PyErr_Occurred()) {

@@ -203,3 +203,35 @@ def test_jax_refuses_the_numbers_of_activations():
     ):
         with pytest.raises(ValueError, match=rf"^gated_activation: argument '{argument}' must"):
             membound.gated_activation(x, **options)
+
+
+RECORDED = {
+    "rms_norm": ("eps", "weight_offset"),
+    "layer_norm": ("eps", "weight_offset"),
+    "gated_activation": ("limit", "up_offset"),
+    "softmax": ("scale", "causal_offset"),
+    "soft_cap": ("cap",),
+}
+
+
+@pytest.mark.parametrize(("op", "option"), [(op, o) for op, some in RECORDED.items() for o in some])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_bool_is_no_number_of_torchs_either(op, option, requires_grad):
+    torch, mt = pytest.importorskip("torch"), pytest.importorskip("membound.torch")
+    x = torch.ones(2, 4, requires_grad=requires_grad)
+    arrays = (x, x) if op == "gated_activation" else (x,)
+    if op.endswith("norm"):
+        arrays = (x, torch.ones(4))
+    for module in (membound, mt):
+        with pytest.raises(TypeError, match=rf"{op}: argument '{option}' must be an? .*got bool"):
+            getattr(module, op)(*arrays, **{option: True})
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.array(True)])
+def test_a_bool_of_numpy_is_no_number(value):
+    with pytest.raises(TypeError, match="rms_norm: argument 'eps' must be a real number"):
+        membound.rms_norm(f32(2, 4), eps=value)
+    jax, mj = pytest.importorskip("jax"), pytest.importorskip("membound.jax")
+    for wrong in (value, jax.numpy.ones(4)):
+        with pytest.raises(TypeError, match="rms_norm: argument 'eps' must be a real number"):
+            mj.rms_norm(jax.numpy.ones((2, 4)), eps=wrong)

@@ -5,6 +5,8 @@
 
 #include <cxxabi.h>
 
+#include <stdexcept>
+
 #include "errors.hpp"
 #include "torch/result.hpp"
 
@@ -41,6 +43,8 @@ double number_of(PyObject* value) {
 
 std::int64_t integer_of(PyObject* value) {
   int overflow = 0;
+  // torch would take it as a number; membound.torch then says which argument it is.
+  if (PyBool_Check(value)) throw std::runtime_error("a number must not be a bool");
   if (!PyLong_CheckExact(value)) throw NotPlain{};
   const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
   if (overflow != 0) throw NotPlain{};

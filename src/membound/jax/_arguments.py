@@ -38,11 +38,13 @@ def check_arrays(op, arrays):
 
 
 def number(op, value, argument):
-    if isinstance(value, (str, bool)) or not hasattr(value, "__float__"):
-        raise TypeError(
-            f"{op}: argument '{argument}' must be a real number, got {type_name(value)}"
-        )
-    return float(value)
+    is_bool = str(getattr(value, "dtype", type(value).__name__)).endswith("bool")
+    try:
+        if hasattr(value, "__float__") and not is_bool:
+            return float(value)
+    except TypeError:  # an array of several
+        pass
+    raise TypeError(f"{op}: argument '{argument}' must be a real number, got {type_name(value)}")
 
 
 def as_float32(value):
