@@ -30,6 +30,7 @@ def _torch(_: Any) -> Callable[[Any], Any]:
 
 
 def _compile(_: Any) -> Callable[[Any], Any]:
+    torch._dynamo.reset()
     compiled = torch.compile(_capped, dynamic=False)
     return lambda a: compiled(a.x)
 

@@ -10,6 +10,10 @@
 
 namespace membound::cuda {
 
+// Units of each input per thread: as many loads are in flight for one input as for two.
+template <class T, bool kVectors, int kInputs>
+constexpr int kElementwiseUnits = 2 * Unit<T, kVectors>::kCount / kInputs;
+
 template <class Op, int kInputs>
 struct ElementwiseParams {
   GateArray<const void*> inputs[kInputs];
@@ -26,16 +30,17 @@ template <class T, bool kVectors, class Op, int kInputs>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     elementwise_kernel(const __grid_constant__ ElementwiseParams<Op, kInputs> p) {
   using U = Unit<T, kVectors>;
+  constexpr int kUnits = kElementwiseUnits<T, kVectors, kInputs>;
   pdl_launch_dependents();
   const GatePosition position(p.config);
   if (position.row >= p.rows) return;
   pdl_wait();
-  typename U::Raw loaded[kInputs][U::kCount] = {};
+  typename U::Raw loaded[kInputs][kUnits] = {};
 #pragma unroll
   for (int k = 0; k < kInputs; ++k) {
     const std::int64_t row = p.inputs[k].offset(p.input_rows[k], position.row);
 #pragma unroll
-    for (int i = 0; i < U::kCount; ++i) {
+    for (int i = 0; i < kUnits; ++i) {
       const std::int64_t unit = position.first + i * position.lanes;
       if (i < position.count && unit < p.units)
         loaded[k][i] = *p.inputs[k].template at<T, kVectors>(row, unit);
@@ -43,7 +48,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   }
   const std::int64_t row = p.out.offset(p.out_rows, position.row);
 #pragma unroll
-  for (int i = 0; i < U::kCount; ++i) {
+  for (int i = 0; i < kUnits; ++i) {
     const std::int64_t unit = position.first + i * position.lanes;
     if (i >= position.count || unit >= p.units) return;
     auto values = U::unpacked(loaded[0][i]);
@@ -73,7 +78,8 @@ void launch_elementwise(const ElementwiseProblem& problem, const Op& op, StreamV
   p.out_rows = problem.out.layout;
   p.rows = problem.rows;
   p.units = (problem.cols + U::kWidth - 1) / U::kWidth;
-  p.config = tuning::gated_activation_config(p.rows, p.units, U::kCount);
+  constexpr int kUnits = kElementwiseUnits<T, kVectors, kInputs>;
+  p.config = tuning::gated_activation_config(p.rows, p.units, kUnits);
   launch<elementwise_kernel<T, kVectors, Op, kInputs>>({p.config.blocks, p.config.threads}, stream,
                                                        current_device(), p);
 }
