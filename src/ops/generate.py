@@ -14,11 +14,13 @@ reads the tables, shared.toml and core.pyi beside this file, and writes into the
     _elementwise.py    the formulas of element-wise ops
     torch/_schemas.py  the schemas of torch's operators
     torch/, jax/       _elementwise.py: public functions of element-wise ops
+    reference/         a page in Markdown for each table
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 import write_cpp
@@ -28,6 +30,7 @@ from tables import TableError, read_tables
 
 def main(folder: Path, tables: list[Path]) -> None:
     """Write all files."""
+    tables = [path for path in tables if path.name != "shared.toml"]
     functions = read_tables(tables)
     elementwise = [function for function in functions if function.elementwise is not None]
     written = {
@@ -41,6 +44,10 @@ def main(folder: Path, tables: list[Path]) -> None:
         "torch/_elementwise.py": write_python.torch_functions(elementwise),
         "jax/_elementwise.py": write_python.jax_functions(elementwise),
     }
+    for table in tables:
+        names = tomllib.loads(table.read_text())
+        own = [function for function in functions if function.name in names]
+        written[f"reference/{table.stem}.md"] = write_python.reference_page(own)
     for name, text in written.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

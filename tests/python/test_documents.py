@@ -16,6 +16,7 @@ import pytest
 import membound
 
 ROOT = Path(__file__).resolve().parents[2]
+CONTRIBUTING = ROOT / ".github/CONTRIBUTING.md"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / ".github/CONTRIBUTING.md"]
 DOCUMENTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 PYTHON = re.compile(r"```python\n((?:import|from) (\w+).*?)```", re.DOTALL)
@@ -163,3 +164,13 @@ def test_links_lead_somewhere(path):
     here = [link for link in links if not link.startswith(("http:", "https:"))]
     missing = [link for link in here if not (path.parent / link).exists()]
     assert not missing
+
+
+def test_the_worked_example_of_contributing_is_there():
+    text = CONTRIBUTING.read_text()
+    walk = text[text.index("## Add an op") : text.index("To add an op of your own")]
+    rows = [line.split("|")[1] for line in walk.splitlines() if line.startswith("| `")]
+    paths = [path for row in rows for path in re.findall(r"`([^`]+)`", row)]
+    new = [path for path in paths if "soft_cap" in path or path == ".cpp"]
+    assert (len(new), len(paths) - len(new)) == (10, 6)
+    assert [path for path in paths if "/" in path and not (ROOT / path).is_file()] == []
