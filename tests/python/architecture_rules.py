@@ -388,7 +388,7 @@ FOLDERS = {
     "cpp/cuda/norm": (64, 9_300),
     "cpp/cuda/row": (32, 4_700),
     "src": (225, 29_850),
-    "src/bindings": (88, 9_300),
+    "src/bindings": (84, 9_000),
     "src/membound/check": (13, 2_640),
     "src/membound/bench": (9, 1_220),
 }
