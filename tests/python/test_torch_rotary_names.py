@@ -51,3 +51,33 @@ def test_angles_of_other_positions_are_left_alone():
     rows = freqs[starts.long(), 0]
     rotated = torch.cat((-t[..., 4:], t[..., :4]), -1)
     torch.testing.assert_close(y, t * rows.cos() + rotated * rows.sin())
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"),
+    [
+        ("cp_size", {"cp_size": 0}),
+        ("cp_size", {"cp_size": -1}),
+        ("cp_rank", {"cp_rank": 3}),
+        ("cp_rank", {"cp_size": 2, "cp_rank": -1}),
+    ],
+)
+def test_ranks_that_share_no_sequence_are_refused(argument, given):
+    """cp_size=0 gave NaN; a rank without others was ignored."""
+    t, freqs = torch.ones(2, 1, 1, 2), torch.zeros(8, 1, 1, 2)
+    with pytest.raises(ValueError, match=f"^apply_rotary_pos_emb: argument '{argument}' must"):
+        transformer_engine.apply_rotary_pos_emb(t, freqs, **given)
+    packed = torch.ones(2, 1, 1, 6), freqs, freqs, [2, 2, 2]
+    with pytest.raises(ValueError, match=f"^apply_fused_qkv_.*: argument '{argument}' must"):
+        transformer_engine.apply_fused_qkv_rotary_pos_emb(*packed, **given)
+
+
+def test_sequences_that_ranks_cannot_share_are_refused():
+    """Chunks of unequal length gave wrong positions."""
+    t, freqs = torch.ones(3, 1, 2), torch.zeros(8, 1, 1, 2)
+    for ends in ([0, 6], [0, 2, 8], [0, 4, 7]):
+        cu_seqlens = torch.tensor(ends, dtype=torch.int32)
+        with pytest.raises(ValueError, match=r"^apply_rotary_pos_emb: argument 'cu_seqlens' must"):
+            transformer_engine.apply_rotary_pos_emb(
+                t, freqs, "thd", cu_seqlens=cu_seqlens, cp_size=2
+            )

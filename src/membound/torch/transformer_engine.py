@@ -13,6 +13,7 @@ from membound.torch import _modules
 from membound.torch._adapters import adapter, choose, refuse
 from membound.torch._gated_activation import gated_activation
 from membound.torch._losses import reduced_cross_entropy
+from membound.torch._recording import dispatch_modes, dynamo_traces
 from membound.torch._rope import rope
 from membound.torch._softmax import softmax
 
@@ -38,7 +39,8 @@ def apply_rotary_pos_emb(
         start_positions: ``(batch,)`` int32: where sequences start.
         interleaved: pairs are adjacent.
         fused: taken and ignored: the one here always is.
-        cu_seqlens: ``(sequences + 1,)`` int32, for ``"thd"``; of whole sequences with cp_size.
+        cu_seqlens: ``(sequences + 1,)`` int32, for ``"thd"``; of whole sequences with cp_size:
+            twice that must divide their lengths, which raises on the CPU and is unchecked on a GPU.
         cp_size: the number of ranks that share a sequence, which is cut into twice as many chunks.
         cp_rank: this rank: t holds the chunks ``cp_rank`` and ``2 * cp_size - 1 -
             cp_rank`` of each sequence.
@@ -54,6 +56,7 @@ def apply_rotary_pos_emb(
     True
     """
     name = "apply_rotary_pos_emb"
+    _check_rank(name, cp_size, cp_rank)
     places = {"sbhd": 0, "bshd": 1, "thd": 0}
     length = t.shape[choose(name, "tensor_format", tensor_format, places)]
     table = _table(name, "freqs", freqs, t, length * cp_size if start_positions is None else None)
@@ -82,12 +85,17 @@ def _table(function: str, name: str, freqs: Any, t: Any, rows: int | None = None
     return {"cos": angles.cos(), "sin": angles.sin(), "rotary_dim": angles.shape[-1]}
 
 
-def _of_rank(function: str, index: Any, length: Any, cp_size: int, cp_rank: int) -> Any:
-    """The position in the sequence of each index into a rank's part of it."""
+def _check_rank(function: str, cp_size: int, cp_rank: int) -> None:
+    if cp_size < 1:
+        raise ValueError(f"{function}: argument 'cp_size' must be at least 1, got {cp_size}")
     if not 0 <= cp_rank < cp_size:
         raise ValueError(
             f"{function}: argument 'cp_rank' must be from 0 to {cp_size - 1}, got {cp_rank}"
         )
+
+
+def _of_rank(index: Any, length: Any, cp_size: int, cp_rank: int) -> Any:
+    """The position in the sequence of each index into a rank's part of it."""
     chunk = length // 2
     first, second = cp_rank * chunk, (2 * cp_size - 1 - cp_rank) * chunk
     return torch.where(index < chunk, first + index, second + index - chunk)
@@ -104,7 +112,7 @@ def _positions(function, t, tensor_format, start_positions, cp_size, cp_rank):
                 f"{function}: argument 'cp_size' must be 1 for sequences of odd length, which have "
                 f"no two chunks, got {cp_size} with length {length}"
             )
-        index = _of_rank(function, index, length, cp_size, cp_rank)
+        index = _of_rank(index, length, cp_size, cp_rank)
     return index[None] if start_positions is None else index + start_positions[:, None]
 
 
@@ -114,13 +122,19 @@ def _positions_of_tokens(function, t, cu_seqlens, start_positions, cp_size, cp_r
         raise ValueError(
             f"{function}: argument 'cu_seqlens' must be given for tensor_format 'thd', got None"
         )
+    on_cpu = cu_seqlens.device.type == "cpu" and not (dynamo_traces() or dispatch_modes())
+    if on_cpu and (cu_seqlens % (2 * cp_size)).any():
+        raise ValueError(
+            f"{function}: argument 'cu_seqlens' must have multiples of 2 * cp_size = {2 * cp_size},"
+            f" got {cu_seqlens.tolist()}"
+        )
     starts = torch.div(cu_seqlens, cp_size, rounding_mode="floor")
     token = torch.arange(t.shape[0], device=t.device, dtype=starts.dtype)
     sequence = torch.searchsorted(starts, token, right=True) - 1
     inside = sequence < len(starts) - 1
     sequence = sequence.clamp(max=len(starts) - 2)
     index, length = token - starts[sequence], starts[sequence + 1] - starts[sequence]
-    at = _of_rank(function, index, length, cp_size, cp_rank)
+    at = _of_rank(index, length, cp_size, cp_rank)
     if start_positions is not None:
         at = at + start_positions[sequence]
     return torch.where(inside, at, 0)
@@ -147,6 +161,7 @@ def apply_fused_qkv_rotary_pos_emb(
         q with all heads of all groups, k and v.
     """
     name = "apply_fused_qkv_rotary_pos_emb"
+    _check_rank(name, cp_size, cp_rank)
     of_q, of_k, of_v = qkv_split_arg_list
     if qkv.dim() != 4 or of_q + of_k + of_v != qkv.shape[3] or of_q % of_k:
         raise ValueError(
