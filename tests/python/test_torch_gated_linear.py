@@ -181,3 +181,10 @@ def test_errors_name_the_argument(generator):
         mt.gated_linear(gate, up[..., :4], weight)
     with pytest.raises(ValueError, match=r"argument 'weight' must have shape \(out_features, 8\)"):
         mt.gated_linear(gate, up, weight[:, :4])
+    for bias in (torch.ones(6), torch.ones(1), torch.ones(3, 5)):
+        with pytest.raises(
+            ValueError, match=r"^gated_linear: argument 'bias' must have shape \(5,"
+        ):
+            mt.gated_linear(gate, up, weight, bias)
+    with pytest.raises(TypeError, match=r"^gated_linear: argument 'bias' must be a torch.Tensor"):
+        mt.gated_linear(gate, up, weight, [1.0] * 5)

@@ -112,6 +112,11 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
             lambda: flashinfer.fused_add_rmsnorm(wanting, x, weight),
             "fused_add_rmsnorm: argument 'input' requires grad, .* or pass input.detach()",
         ),
+        (lambda: flashinfer.softmax(x.numpy()), "softmax: argument 'logits' must be a torch.Ten"),
+        (
+            lambda: engine.apply_rotary_pos_emb(heads, freqs.numpy()),
+            "apply_rotary_pos_emb: argument 'freqs' must be a torch.Tensor",
+        ),
         (lambda: flashinfer.silu_and_mul(x[:, :7]), "silu_and_mul: argument 'input' must have"),
         (
             lambda: engine.apply_rotary_pos_emb(heads[0], freqs, "bshd"),

@@ -130,6 +130,15 @@ def test_arrays_of_numpy_are_refused():
     for call in (mt.rms_norm, mt.softmax, mt.silu_and_mul, mt.add_rms_norm, mt.rms_norm_quant):
         with pytest.raises(TypeError, match=f"^{call.__name__}: argument '.*' must be a torch.Ten"):
             call(x.detach().numpy())
+    numpy, heads, table = x.detach().numpy(), torch.ones(1, 4, 1, 8), torch.ones(4, 4)
+    for op, argument, given in (
+        ("embedding", "weight", (torch.tensor([0]), numpy)),
+        ("qk_norm_rope", "q", (heads.numpy(), None, None, None, table, table)),
+        ("qk_norm_rope", "q", (heads.numpy(), None, x[0], None, table, table)),
+        ("rope", "q", (heads.numpy(), heads, table, table)),
+    ):
+        with pytest.raises(TypeError, match=f"^{op}: argument '{argument}' must be a torch.Tensor"):
+            getattr(mt, op)(*given)
     with pytest.raises(RuntimeError, match=r"^rms_norm: argument 'x' requires grad"):
         mt.rms_norm(x, out=torch.empty(4, 8))
     with pytest.raises(TypeError, match=r"^rms_norm: unexpected keyword argument 'epsilon'; did"):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from membound._rope_table import rope_frequencies
+from membound.torch._operators import check_tensor
 from membound.torch._recording import dispatch_modes, dynamo_traces
 
 _OURS = re.compile(r"\w+(?=: argument ')")
@@ -39,6 +41,11 @@ def adapter(called: str | None = None, **theirs: str) -> Callable[[Any], Any]:
                 if not _OURS.match(str(error)):
                     raise
                 raise type(error)(_renamed_error(name, theirs, str(error))) from None
+            except AttributeError as error:  # of an array of another framework
+                for argument, value in inspect.getcallargs(function, *args, **kwargs).items():
+                    if value is error.obj and not isinstance(value, torch.nn.Module):
+                        check_tensor(name, argument, value)
+                raise
 
         return call
 

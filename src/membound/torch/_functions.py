@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,20 +23,14 @@ from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_grad
 # if a tensor has no plain memory, or if torch traces a graph.
 DISPATCH: dict[str, Callable[..., Any]] = {}
 RECORDED: set[str] = set()  # ops in the table that have a gradient
+# The extension goes by the first array, which is then the one that is no tensor.
+_LIKE_ANOTHER = re.compile(r".* must be a (?!torch )\w+ array like '(\w+)'")
 
 # Calls with _NOT_IN_GRAPHS arguments never use an operator; those with _OUTSIDE record nothing.
-_NOT_IN_GRAPHS = frozenset(
-    [
-        "return_rstd",
-        "return_stats",
-        "return_lse",
-        "row_losses",
-        "dlogits",
-        "dloss",
-        "stream",
-        "device",
-    ]
-)
+_NOT_IN_GRAPHS = frozenset((
+    "return_rstd", "return_stats", "return_lse", "row_losses", "dlogits", "dloss", "stream",
+    "device",
+))  # fmt: skip
 _OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_cache"}
 
 
@@ -69,6 +64,9 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
             try:
                 return eager(*args, **kwargs)
             except TypeError as error:
+                if found := _LIKE_ANOTHER.match(str(error)):
+                    given = dict(zip(names, args, strict=False)) | kwargs
+                    check_tensor(op, found[1], given[found[1]])
                 if str(error).startswith(f"{op}() "):  # Python's error for wrong arguments
                     extension(*args, **kwargs)
                 raise

@@ -101,8 +101,9 @@ def gated_linear(
     options = {
         "kind": kind, "packing": packing, "alpha": alpha, "limit": limit, "up_offset": up_offset,
     }  # fmt: skip
-    for name, value in {"gate": gate, "weight": weight}.items():
-        check_tensor("gated_linear", name, value)
+    for name, value in {"gate": gate, "weight": weight, "bias": bias}.items():
+        if name != "bias" or bias is not None:
+            check_tensor("gated_linear", name, value)
     if gate.dim() == 0:
         raise ValueError("gated_linear: argument 'gate' must have at least 1 axis, got 0")
     width = gate.shape[-1] if up is not None or packing == "gate" else gate.shape[-1] // 2
@@ -110,6 +111,11 @@ def gated_linear(
         raise ValueError(
             f"gated_linear: argument 'weight' must have shape (out_features, {width}), got "
             f"{tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"gated_linear: argument 'bias' must have shape ({weight.shape[0]},), got "
+            f"{tuple(bias.shape)}"
         )
     if not dynamo_traces() and _records_plainly((gate, up, weight, bias)):
         return _GatedLinear.apply(gate, up, weight, bias, options)
