@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,6 +201,13 @@ def test_what_a_star_imports():
     """Only functions and modules, no private tables."""
     torch = pytest.importorskip("membound.torch")
     assert all(callable(getattr(torch, name)) for name in torch.__all__)
+    tables = tomllib.loads(Path(__file__).with_name("peer_names.toml").read_text())
+    names = {peer: set(tables[peer]["names"]) for peer in tables}
+    names["huggingface"] = {"LAYERS", "apply_rotary_pos_emb", "kernel_mapping"}
+    modules = {path.stem for path in Path(torch.__file__).parent.glob("[a-z]*.py")}
+    assert names.keys() == modules
+    for module, public in names.items():
+        assert set(importlib.import_module(f"membound.torch.{module}").__all__) == public, module
 
 
 def test_help_begins_with_an_overview():

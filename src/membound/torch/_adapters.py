@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -58,6 +58,13 @@ def _renamed_error(name: str, theirs: dict[str, str], text: str) -> str:
         return found[0].replace(ours, theirs.get(ours, ours))
 
     return _ARGUMENT.sub(renamed, _OURS.sub(name, text, count=1))
+
+
+def own_names(module: dict[str, Any]) -> Iterator[str]:
+    """What a star imports: the functions and classes that a module defines itself."""
+    for name, value in module.items():
+        if name[0] != "_" and getattr(value, "__module__", None) == module["__name__"]:
+            yield name
 
 
 def refuse(function: str, argument: str, value: Any, default: Any, instead: str) -> None:

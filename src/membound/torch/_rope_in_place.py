@@ -88,3 +88,30 @@ class _InPlace(torch.autograd.Function):
         if rest is not None:
             rest_out.copy_(rest)
         return out, None, None, None
+
+
+def check_heads(function, qkv, num_heads_q, axes=4):
+    """Raise if a fused tensor does not have the given numbers of heads of q, k and v."""
+    if qkv.dim() == axes + 1 and num_heads_q is None:
+        if qkv.shape[-3] != 3:
+            raise ValueError(
+                f"{function}: argument 'qkv' must have 3 for q, k and v in its third axis from "
+                f"the end, got shape {tuple(qkv.shape)}"
+            )
+        return
+    if qkv.dim() != axes:
+        raise ValueError(
+            f"{function}: argument 'qkv' must have {axes} axes, or {axes + 1} without "
+            f"num_heads_q, got shape {tuple(qkv.shape)}"
+        )
+    if num_heads_q is None:
+        raise ValueError(
+            f"{function}: argument 'num_heads_q' must be given for a tensor of {axes} axes, "
+            "got None"
+        )
+    keys = qkv.shape[-2] - num_heads_q
+    if keys < 0 or keys % 2:
+        raise ValueError(
+            f"{function}: argument 'num_heads_q' must leave an even number of the "
+            f"{qkv.shape[-2]} heads for k and v, got {num_heads_q}"
+        )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, refuse
+from membound.torch._adapters import adapter, own_names, refuse
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._layer_norm import layer_norm
 from membound.torch._rms_norm import rms_norm
@@ -304,3 +304,6 @@ class GenericFusedScaleMaskSoftmax(FusedScaleMaskSoftmax):
             input_in_fp16, input_in_bf16, "padding", scaled_masked_softmax_fusion, mask_func,
             softmax_in_fp32, scale,
         )  # fmt: skip
+
+
+__all__ = list(own_names(globals()))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from membound.torch._adapters import adapter, choose, refuse
+from membound.torch._adapters import adapter, choose, own_names, refuse
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
@@ -19,7 +19,7 @@ from membound.torch._losses import REDUCTIONS
 from membound.torch._rms_norm import add_rms_norm
 from membound.torch._rms_norm import rms_norm as _rms_norm
 from membound.torch._rope import rope
-from membound.torch._rope_in_place import k_alone, q_and_k, rope_in_place, whole
+from membound.torch._rope_in_place import check_heads, k_alone, q_and_k, rope_in_place, whole
 
 # --- rotary embedding ---
 
@@ -83,33 +83,6 @@ def apply_rotary(
         rotary_dim=2 * cos.shape[-1], seqlen_offsets=_positions(seqlen_offsets),
         cu_seqlens=cu_seqlens, inverse=conjugate, out=x if inplace else None,
     )  # fmt: skip
-
-
-def check_heads(function, qkv, num_heads_q, axes=4):
-    """Raise if a fused tensor does not have the given numbers of heads of q, k and v."""
-    if qkv.dim() == axes + 1 and num_heads_q is None:
-        if qkv.shape[-3] != 3:
-            raise ValueError(
-                f"{function}: argument 'qkv' must have 3 for q, k and v in its third axis from "
-                f"the end, got shape {tuple(qkv.shape)}"
-            )
-        return
-    if qkv.dim() != axes:
-        raise ValueError(
-            f"{function}: argument 'qkv' must have {axes} axes, or {axes + 1} without "
-            f"num_heads_q, got shape {tuple(qkv.shape)}"
-        )
-    if num_heads_q is None:
-        raise ValueError(
-            f"{function}: argument 'num_heads_q' must be given for a tensor of {axes} axes, "
-            "got None"
-        )
-    keys = qkv.shape[-2] - num_heads_q
-    if keys < 0 or keys % 2:
-        raise ValueError(
-            f"{function}: argument 'num_heads_q' must leave an even number of the "
-            f"{qkv.shape[-2]} heads for k and v, got {num_heads_q}"
-        )
 
 
 @adapter(q="qkv", k="qkv", dq="qkv", dk="qkv", out="qkv", k_out="qkv")
@@ -544,3 +517,6 @@ class DropoutAddRMSNorm(DropoutAddLayerNorm):
     """The same with RMSNorm, and without a bias."""
 
     _is_rms_norm = True
+
+
+__all__ = list(own_names(globals()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 import membound
-from membound.torch._adapters import adapter, frequencies, heads_of
+from membound.torch._adapters import adapter, frequencies, heads_of, own_names
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm
 from membound.torch._rms_norm import add_rms_norm, rms_norm
@@ -315,3 +315,6 @@ def apply_rope_with_cos_sin_cache_inplace(
 ):
     """The same over query and key."""
     _by_cache(positions, query, key, head_size, cos_sin_cache, is_neox, in_place=True)
+
+
+__all__ = list(own_names(globals()))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from torch.nn import _reduction
 
-from membound.torch._adapters import adapter, refuse
+from membound.torch._adapters import adapter, own_names, refuse
 from membound.torch._embedding import embedding as _embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm as _layer_norm
@@ -113,3 +113,6 @@ def gelu(input, approximate="none"):
             f"gelu: argument 'approximate' must be 'none' or 'tanh', got {approximate!r}"
         )
     return gated_activation(input, packing="gate", kind=kinds[approximate])
+
+
+__all__ = list(own_names(globals()))

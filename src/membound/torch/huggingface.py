@@ -12,6 +12,7 @@ from typing import Any
 
 from membound.torch._rope import rope
 
+__all__ = ["LAYERS", "apply_rotary_pos_emb", "kernel_mapping"]
 LAYERS = Path(__file__).with_name("layer_package")
 _NORMS = {"before_weight": "RMSNorm", "once": "RMSNormRoundedOnce"}
 

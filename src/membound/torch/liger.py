@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, refuse
+from membound.torch._adapters import adapter, choose, own_names, refuse
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_linear import gated_linear
 from membound.torch._layer_norm import layer_norm
@@ -498,3 +498,6 @@ class LigerFusedLinearCrossEntropyLoss(nn.Module):
     @adapter(input="_input", weight="lin_weight")
     def forward(self, lin_weight, _input, target, bias=None):
         return liger_fused_linear_cross_entropy(_input, lin_weight, target, bias, **self.options)
+
+
+__all__ = list(own_names(globals()))

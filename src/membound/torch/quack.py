@@ -13,11 +13,11 @@ from torch import nn
 
 import membound
 from membound.torch import _modules, flash_attention
-from membound.torch._adapters import adapter, refuse
+from membound.torch._adapters import adapter, own_names, refuse
 from membound.torch._losses import reduced_cross_entropy, reduced_linear_cross_entropy
 from membound.torch._rms_norm import add_rms_norm
 from membound.torch._rms_norm import rms_norm as _rms_norm
-from membound.torch._rope_in_place import q_and_k, rope_in_place
+from membound.torch._rope_in_place import check_heads, q_and_k, rope_in_place
 from membound.torch._softmax import softmax as _softmax
 
 # --- norms ---
@@ -254,7 +254,7 @@ def apply_rotary_emb_qkv_(
     """
     name = "apply_rotary_emb_qkv_"
     heads = qkv if headdim is None else qkv.view(*qkv.shape[:-1], -1, headdim)
-    flash_attention.check_heads(name, heads, num_heads_q, 4 if cu_seqlens is None else 3)
+    check_heads(name, heads, num_heads_q, 4 if cu_seqlens is None else 3)
     rope_in_place(
         heads, q_and_k(num_heads_q), {"cos": cos, "sin": sin}, interleaved=interleaved,
         rotary_dim=2 * cos.shape[-1], layout="bshd" if cu_seqlens is None else "thd",
@@ -268,3 +268,6 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=None):
     """Rotate k of ``(batch, seq, 2, heads, head_dim)`` in place, with its gradient."""
     given = interleaved, _offsets(seqlen_offsets)
     return flash_attention.apply_rotary_emb_kv_(kv, cos, sin, *given)
+
+
+__all__ = list(own_names(globals()))

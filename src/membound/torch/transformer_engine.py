@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, refuse
+from membound.torch._adapters import adapter, choose, own_names, refuse
 from membound.torch._gated_activation import gated_activation
 from membound.torch._losses import reduced_cross_entropy
 from membound.torch._recording import dispatch_modes, dynamo_traces
@@ -429,3 +429,6 @@ class SiTUGLU(nn.Module):
     @adapter(gate="input", alpha="beta1", limit="beta2")
     def forward(self, input):
         return gated_activation(input, kind="situ", **self._options)
+
+
+__all__ = list(own_names(globals()))

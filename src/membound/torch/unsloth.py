@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import membound
-from membound.torch._adapters import adapter
+from membound.torch._adapters import adapter, own_names
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm
@@ -120,3 +120,5 @@ def _backward(name: str, kind: str) -> Any:
 swiglu_DWf_DW_dfg_kernel = _backward("swiglu_DWf_DW_dfg_kernel", "silu")
 geglu_exact_backward_kernel = _backward("geglu_exact_backward_kernel", "gelu")
 geglu_approx_backward_kernel = _backward("geglu_approx_backward_kernel", "gelu_tanh")
+
+__all__ = list(own_names(globals()))

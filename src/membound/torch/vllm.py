@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, heads_of, refuse
+from membound.torch._adapters import adapter, choose, heads_of, own_names, refuse
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_activation_quant import gated_activation_quant
@@ -370,3 +370,5 @@ NewGELU = _of_gate("NewGELU", "gelu(x, 'tanh')", **_GELU_NEW)
 FastGELU = _of_gate("FastGELU", "gelu(x, 'tanh')", **_GELU_NEW)
 QuickGELU = _of_gate("QuickGELU", "x * sigmoid(1.702 * x)", **_QUICK_GELU)
 ReLUSquaredActivation = _of_gate("ReLUSquaredActivation", "relu(x) ** 2", kind="relu2")
+
+__all__ = list(own_names(globals()))
