@@ -52,15 +52,15 @@ def keyword_hint(keyword: str, parameters: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def missing_attribute(name: str, known: Iterable[str]) -> AttributeError:
-    """The error of ``membound.<name>``, which suggests a similar name or where it is defined."""
-    text = f"module 'membound' has no attribute '{name}'"
-    if name in _MODULES:
+def missing_attribute(name: str, known: Iterable[str], module: str = "membound") -> AttributeError:
+    """The error of ``module.<name>``, which suggests a similar name or where it is defined."""
+    text = f"module '{module}' has no attribute '{name}'"
+    if module == "membound" and name in _MODULES:
         text += f": it is a module of its own, import membound.{name}"
-    elif name in _OF_TORCH:
+    elif module == "membound" and name in _OF_TORCH:
         text += f": it is in membound.torch, from membound.torch import {name}"
     else:
-        lower = name.lower()
-        close = difflib.get_close_matches(lower, list(known), n=1)
+        spelt = (difflib.get_close_matches(n, list(known), n=1) for n in (name, name.lower()))
+        close = next(filter(None, spelt), None)
         text += f"; did you mean '{close[0]}'?" if close else ""
     return AttributeError(text, name=name)

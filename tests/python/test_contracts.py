@@ -190,11 +190,23 @@ def test_modules_of_torch_say_where_they_are():
             getattr(membound, name)
     with pytest.raises(AttributeError, match=r"did you mean 'rms_norm'\?"):
         _ = membound.rmsnorm
+    for name, meant in (("rmsnorm", "rms_norm"), ("RMSnorm", "RMSNorm"), ("patched", "patch")):
+        text = f"^module 'membound.torch' has no attribute '{name}'; did you mean '{meant}'"
+        with pytest.raises(AttributeError, match=text):
+            getattr(torch, name)
     code = "import membound; membound.torch"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert "it is a module of its own, import membound.torch" in found.stderr
+
+
+def test_names_that_jax_lacks_say_what_was_meant():
+    jax = pytest.importorskip("membound.jax")
+    for name in ("RMSNorm", "rmsnorm"):
+        text = f"^module 'membound.jax' has no attribute '{name}'; did you mean 'rms_norm'"
+        with pytest.raises(AttributeError, match=text):
+            getattr(jax, name)
 
 
 def test_what_a_star_imports():

@@ -20,6 +20,7 @@ the number of devices does not divide.
 """
 
 from membound import (
+    _spellings,
     gelu_and_mul,
     gelu_and_mul_backward,
     gelu_tanh_and_mul,
@@ -92,3 +93,7 @@ __all__ = [
     "softmax_backward",
 ]
 __all__ += _elementwise.__all__
+
+
+def __getattr__(name: str) -> object:
+    raise _spellings.missing_attribute(name, __all__, __name__)

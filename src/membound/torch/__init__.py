@@ -6,6 +6,7 @@ Plain eager calls run membound's own functions and record a gradient if one is r
 code and wrapped tensors call an operator of torch's registry instead.
 """
 
+from membound import _spellings
 from membound.torch import _elementwise
 from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy
 from membound.torch._elementwise import *  # noqa: F403 - written by the build
@@ -79,3 +80,7 @@ __all__ = [
     "unpatch",
 ]
 __all__ += _elementwise.__all__
+
+
+def __getattr__(name: str) -> object:
+    raise _spellings.missing_attribute(name, __all__, __name__)
