@@ -110,6 +110,36 @@ def test_symbolic_trace_sees_one_call():
     torch.testing.assert_close(traced(x, 2 * x), block(x, 2 * x), rtol=0, atol=0)
 
 
+def test_symbolic_trace_sees_functions_of_several_ops():
+    labels, gate, x = torch.tensor([1, 0]), torch.randn(2, 8), torch.randn(2, 4)
+    weight, head = torch.randn(4, 8), torch.randn(3, 4)
+    for traced_function, function, given in (
+        (lambda g, b: mt.gated_linear(g, g, weight, bias=b), mt.gated_linear, (gate, x[0])),
+        (
+            lambda x, labels: mt.linear_cross_entropy(x, head, labels),
+            mt.linear_cross_entropy,
+            (x, labels),
+        ),
+    ):
+        traced = torch.fx.symbolic_trace(traced_function)
+        assert [n.target for n in traced.graph.nodes if n.op == "call_function"] == [function]
+        assert torch.equal(traced(*given), traced_function(*given))
+
+
+def test_symbolic_trace_of_modules():
+    x, ids = torch.randn(2, 8), torch.tensor([1, 2])
+    embedding = mt.Embedding(9, 4)
+    traced = torch.fx.symbolic_trace(embedding)
+    assert torch.equal(traced(ids), embedding(ids))
+    with pytest.raises(ValueError, match="'ids' must hold numbers from 0 to 8"):
+        traced(ids + 9)
+    with pytest.raises(TypeError, match=r"^embedding: argument 'ids' must be a torch\.Tensor"):
+        embedding([1])
+    for norm in (mt.RMSNorm(8), mt.LayerNorm(8)):
+        traced = torch.fx.symbolic_trace(norm, concrete_args={"residual": None})
+        assert torch.equal(traced(x), norm(x))
+
+
 @pytest.mark.parametrize("home", [membound, mt])
 def test_lazily_negated_views_are_resolved_or_refused(home):
     """In every layout: of unit stride and one column too, as an input and as a result."""

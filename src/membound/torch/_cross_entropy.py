@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from membound import _core
-from membound.torch._functions import differentiable
+from membound.torch._functions import differentiable, one_call
 from membound.torch._operators import (
     check_tensor,
     contiguous_like,
@@ -166,6 +166,7 @@ def _add_product(total: Any, a: Any, b: Any) -> None:
         total += a @ b
 
 
+@one_call
 @torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
 def linear_cross_entropy(
     x, weight, labels, bias=None, *, class_weight=None, chunk_rows=1024, ignore_index=-100,

@@ -99,6 +99,18 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorate
 
 
+def one_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function of several ops: torch.fx.symbolic_trace records a call of it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not dynamo_traces() and (stand_in := _stand_in(args, kwargs)) is not None:
+            return handle_torch_function(call, (stand_in,), *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
 def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
     @functools.wraps(traced)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from membound import _core
+from membound.torch._functions import one_call
 from membound.torch._gated_activation import activation_gradients, gated_activation, resolved
 from membound.torch._operators import PLAIN, check_tensor
 from membound.torch._recording import dispatch_modes, dynamo_traces, jit_traces, records
@@ -70,6 +71,7 @@ def _records_plainly(tensors: tuple[Any, ...]) -> bool:
     )
 
 
+@one_call
 def gated_linear(
     gate, up, weight, bias=None, *, kind="silu", packing="halves", alpha=None, limit=None,
     up_offset=0.0,

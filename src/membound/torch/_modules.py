@@ -44,6 +44,8 @@ class RMSNorm(nn.Module):
         weight_offset: added to the weight; 1.0 as in Gemma, whose weights start at 0.
         rounding: see :func:`membound.rms_norm`; ``"before_weight"`` gives the bits of Llama's.
 
+    torch.fx.symbolic_trace of it alone needs ``concrete_args={"residual": None}`` for no residual.
+
     >>> import torch
     >>> norm = RMSNorm(2, eps=0.0)
     >>> norm
@@ -104,6 +106,8 @@ class LayerNorm(nn.Module):
         elementwise_affine: with a weight, and with ``bias`` a bias.
         bias: see there.
         device, dtype: of weight and bias.
+
+    torch.fx.symbolic_trace of it alone needs ``concrete_args={"residual": None}`` for no residual.
 
     >>> import torch
     >>> LayerNorm(2, eps=0.0)(torch.tensor([[1.0, 3.0]])).tolist()
@@ -225,7 +229,8 @@ class Embedding(nn.Embedding):
         return module
 
     def forward(self, input):  # noqa: A002 - torch.nn's name
-        check_tensor("embedding", "ids", input)
+        if not hasattr(input, "__torch_function__"):  # torch.fx's proxies have it too
+            check_tensor("embedding", "ids", input)
         return embedding(
             input, self.weight, padding_idx=self.padding_idx, scale=self.scale,
             validate=input.device.type == "cpu",
