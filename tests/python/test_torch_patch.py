@@ -323,6 +323,23 @@ def test_a_loss_of_another_kind_is_left(seed):
     assert "its loss is ForSequenceClassificationLoss; only" in str(mt.patch(classes))
 
 
+class ComputesItsLoss(torch.nn.Module):
+    config = None
+
+    def forward(self, logits, labels):
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+
+def test_a_loss_that_a_forward_computes_itself_is_told():
+    transformers = pytest.importorskip("transformers")
+    bert = transformers.BertForMaskedLM(transformers.BertConfig(**TEXT))
+    models = {"CrossEntropyLoss": bert, "cross_entropy": ComputesItsLoss()}
+    for name, model in models.items():
+        (row,) = [r for r in mt.patch(model).rows if r.module == type(model).__name__]
+        assert row.replaced_by is None
+        assert row.why_left.startswith(f"its forward computes its loss with {name} itself; only")
+
+
 def test_what_computes_something_else_is_left():
     class OddRMSNorm(torch.nn.Module):
         def __init__(self):

@@ -18,9 +18,14 @@ Loss = Callable[..., torch.Tensor]
 
 
 def makes_loss(module: nn.Module) -> bool:
-    """Whether the module is a model that passes its logits to its own ``loss_function``."""
+    """Whether the module is a model whose forward computes a cross entropy."""
+    return bool(_called_losses(module)) and hasattr(module, "config")
+
+
+def _called_losses(module: nn.Module) -> list[str]:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and "loss_function" in code.co_names and hasattr(module, "config")
+    names = getattr(code, "co_names", ())
+    return [n for n in ("loss_function", "CrossEntropyLoss", "cross_entropy") if n in names]
 
 
 def _causal(
@@ -54,6 +59,11 @@ def _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index):
 
 
 def replace_loss(module: nn.Module) -> tuple[str, Recipe]:
+    called, *_ = _called_losses(module)
+    if called != "loss_function":
+        raise LeftAloneError(
+            f"its forward computes its loss with {called} itself; only a loss_function is replaced"
+        )
     for name, loss in LOSSES.items():
         if _same(module.loss_function, loss):
             return name, Recipe(staticmethod, (loss,))
