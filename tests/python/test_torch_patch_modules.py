@@ -195,6 +195,26 @@ def test_hooks_of_a_patched_projection_are_called(hook):
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize(
+    ("act", "kind"), [(nn.ReLU(), "relu"), (nn.Sigmoid(), "sigmoid"), (nn.SiLU(), "silu")], ids=str
+)
+def test_activations_are_found_by_their_values(act, kind):
+    mlp, x, dy = GatedMLP(8), *torch.randn(2, 5, 8)
+    mlp.act_fn = act
+    leaves = [x.requires_grad_(), *mlp.parameters()]
+    wanted = [mlp(x), *torch.autograd.grad(mlp(x), leaves, dy)]
+    (row,) = mt.patch(mlp).rows
+    assert row.replaced_by == f"gated_activation, kind='{kind}'"
+    torch.testing.assert_close([mlp(x), *torch.autograd.grad(mlp(x), leaves, dy)], wanted)
+
+
+def test_an_activation_in_place_is_left():
+    mlp = GatedMLP(8)
+    mlp.act_fn = nn.ReLU(inplace=True)
+    (row,) = mt.patch(mlp).rows
+    assert row.why_left == "its activation ReLU changes the gate in place"
+
+
 class Dropping(GatedMLP):
     def forward(self, x):
         hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)

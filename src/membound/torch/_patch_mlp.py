@@ -26,7 +26,10 @@ from membound.torch._patch_source import compiled, definition
 from membound.torch._patch_trial import LeftAloneError, default_settings
 from membound.torch._recording import dynamo_traces
 
-_KINDS = (("silu", 1.0), ("silu", 1.702), ("gelu_tanh", 1.0), ("gelu", 1.0), ("relu2", 1.0))
+_KINDS = (
+    ("silu", 1.0), ("silu", 1.702), ("gelu_tanh", 1.0), ("gelu", 1.0), ("relu2", 1.0),
+    ("relu", 1.0), ("sigmoid", 1.0),
+)  # fmt: skip
 _FUNCTIONS = (nn.functional.silu, nn.functional.gelu)
 _PARTS = ({"gate_proj", "up_proj", "down_proj"}, {"gate_up_proj", "down_proj"}, {"Wi", "Wo"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -109,6 +112,8 @@ def _kind_of(act: Any) -> tuple[str, float]:
     known = type(act).__module__.startswith(("torch.", "transformers."))
     if isinstance(act, nn.Module) and not known:
         raise LeftAloneError(f"its activation {name} is neither torch's nor transformers'")
+    if getattr(act, "inplace", False):
+        raise LeftAloneError(f"its activation {name} changes the gate in place")
     with default_settings():
         near = torch.linspace(-12, 12, 4801)
         far = torch.tensor([-1e4, -1e3, -100.0, 100.0, 1e3, 1e4])
