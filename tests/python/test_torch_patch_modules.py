@@ -278,6 +278,102 @@ def test_optional_second_tensors_are_taken():
     torch.testing.assert_close(norm(hidden_states=x), named)
 
 
+class Switching(LlamaRMSNorm):
+    flag = False
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) * (2 if self.flag else 1)
+
+
+class SwitchingByName(Switching):
+    def forward(self, hidden_states):
+        return LlamaRMSNorm.forward(self, hidden_states) * (1 + getattr(self, "flag"))  # noqa: B009
+
+
+class SwitchingInMethod(Switching):
+    def forward(self, hidden_states):
+        return LlamaRMSNorm.forward(self, self._prepared(hidden_states))
+
+    def _prepared(self, x):
+        return x.flip(-1) if self.flag else x
+
+
+@pytest.mark.parametrize("kind", [Switching, SwitchingByName, SwitchingInMethod])
+def test_an_attribute_that_decides_may_change(kind):
+    norm, x = kind(8), torch.randn(3, 8)
+    nn.init.normal_(norm.weight)
+    assert mt.patch(norm).replaced == 1
+    for norm.flag in (True, False):
+        torch.testing.assert_close(norm(x), kind.forward(norm, x))
+
+
+class ByAxes(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        axes = len(hidden_states.shape)
+        if hidden_states.shape[-1] != self.weight.shape[0]:
+            raise ValueError(hidden_states.shape)
+        return super().forward(hidden_states) * (2 if axes == 4 or hidden_states.dim() == 1 else 1)
+
+
+class ByAutocast(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        factor = 2 if torch.is_autocast_enabled("cpu") else 1
+        return super().forward(hidden_states) * factor
+
+
+@pytest.mark.parametrize("kind", [ByAxes, ByAutocast])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_the_number_of_axes_and_autocast_may_decide(kind, autocast):
+    norm = kind(8)
+    assert mt.patch(norm).replaced == 1
+    for lead in ((), (3,), (2, 3), (1, 2, 3)):
+        x = torch.randn(*lead, 8)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            torch.testing.assert_close(norm(x), kind.forward(norm, x))
+
+
+class ByShape(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        rows = hidden_states.shape[0]
+        return super().forward(hidden_states) * (2 if rows == 7 else 1)
+
+
+def _doubled(x, when):
+    return x * 2 if when else x
+
+
+class InFunction(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return _doubled(super().forward(hidden_states), hidden_states.requires_grad)
+
+
+class ByConfig(LlamaRMSNorm):
+    config: dict = {}  # noqa: RUF012
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) * self.config.get("factor", 1)
+
+
+class InHalf(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        y = super().forward(hidden_states)
+        return y * 2 if hidden_states.dtype == torch.float16 else y
+
+
+@pytest.mark.parametrize(
+    ("kind", "why_left"),
+    [
+        (ByShape, "its forward decides by 'rows == 7', which no trial varies"),
+        (InFunction, "its forward decides by 'when', which no trial varies"),
+        (ByConfig, "its forward reads 'config', which may change"),
+        (InHalf, "it computes something else than our norms"),
+    ],
+)
+def test_norms_that_decide_by_what_no_trial_shows_are_left(kind, why_left):
+    (row,) = mt.patch(kind(8)).rows
+    assert (row.replaced_by, row.why_left) == (None, why_left)
+
+
 def test_unpatch_refuses_what_was_wrapped_since():
     norm = LlamaRMSNorm(8)
     mt.patch(norm)

@@ -18,6 +18,7 @@ from torch import nn
 from membound.torch._layer_norm import layer_norm
 from membound.torch._modules import default_eps
 from membound.torch._patch_class import Recipe
+from membound.torch._patch_decisions import attributes_read, states_decided_by
 from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw
 from membound.torch._rms_norm import rms_norm, rms_norm_gated
 
@@ -88,14 +89,16 @@ def replace_norm(module: nn.Module) -> tuple[str, Recipe]:
         raise LeftAloneError("its weight has one element for rows of any width, or for all heads")
     if weight is None and bias is not None:
         raise LeftAloneError("it has a bias and no weight")
+    stays, states = attributes_read(module), states_decided_by(type(module))
     with default_settings() as generator:
-        trial = _Trial(module, generator)
+        trial = _Trial(module, generator, "dtype" in states)
         optional = gate is None or names[gate] is None
         norm = trial.first(_norms_of(module)) if optional else None
         gated = None if gate is None else _gated(module, norm, trial)
         if norm is None and gated is None:
             raise LeftAloneError(_ELSE + " where values are large" * trial.has_limits)
         mixes = norm is not None and trial.mixes(norm)
+        axes = trial.axes(norm, gated)
     what = str(norm or gated)
     if gated is not None:
         what = f"rms_norm_gated, norm_before_gate={gated.norm_before_gate}, {what}"
@@ -104,8 +107,10 @@ def replace_norm(module: nn.Module) -> tuple[str, Recipe]:
         others = (gate, *others)
     if others:
         what += "; its own forward where '" + "' or '".join(others) + "' is given"
-    arguments = (type(module), tuple(names), norm, gate if gated else None, gated, mixes)
-    return what, Recipe(_norm_forward, arguments)
+    stays = {n: v for n, v in stays.items() if n not in [one.eps for one in (norm, gated) if one]}
+    arguments = (type(module), tuple(names), norm, gate if gated else None, gated, mixes, axes)
+    guards = (tuple(stays.items()), "is_autocast_enabled" in states)
+    return what, Recipe(_norm_forward, (*arguments, *guards))
 
 
 def _parameters_of(module: nn.Module) -> tuple[dict[str, Any], str | None, tuple[str, ...]]:
@@ -180,8 +185,9 @@ class _Trial:
     initial weights of 1 would hide. Rows of magnitude 2^13 reveal a clamp, small ones reveal eps.
     """
 
-    def __init__(self, module: nn.Module, generator: torch.Generator) -> None:
+    def __init__(self, module: nn.Module, generator: torch.Generator, in_float16: bool) -> None:
         self.module = module
+        self.dtypes = (torch.float32, torch.float16)[: 1 + in_float16]
         weight = _parameter(module, "weight")
         shape = (_UNWEIGHTED_COLS,) if weight is None else tuple(weight.shape)
         if weight is None and isinstance(getattr(module, "normalized_shape", None), tuple):
@@ -196,7 +202,7 @@ class _Trial:
         differing = {n: self._differing(n, torch.bfloat16, 1.0, 1.0, has_gate) for n in norms}
         alike = [
             n for n, count in differing.items()
-            if count is not None and self._same(n, torch.float32, 1.0, 1.0, has_gate)
+            if count is not None and all(self._same(n, d, 1.0, 1.0, has_gate) for d in self.dtypes)
         ]  # fmt: skip
         large = ((2.0**13, 1.0), (1.0, 2.0**13))
         near = [n for n in alike if all(self._same(n, torch.float32, *s, has_gate) for s in large)]
@@ -207,6 +213,19 @@ class _Trial:
         """Whether ours also matches if x and weight differ in dtype, where many modules promote."""
         pairs = ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32))
         return all(self._same(norm, x, 1.0, 1.0, False, weight) for weight, x in pairs)
+
+    def axes(self, norm: Norm | None, gated: Norm | None) -> tuple[int, ...]:
+        """The numbers of axes of x for which ours matches."""
+        forms = [(form, form is gated) for form in (norm, gated) if form is not None]
+        other, found = copy.copy(self), []
+        for view in (
+            lambda x: x[0, 0], lambda x: x.flatten(0, 1), lambda x: x, lambda x: x[None],
+            lambda x: x[None, None],
+        ):  # fmt: skip
+            other.x, other.gate = view(self.x), view(self.gate)
+            if all(other._same(form, torch.float32, 1.0, 1.0, gate) for form, gate in forms):
+                found.append(other.x.dim())
+        return tuple(found)
 
     def _same(self, *case: Any) -> bool:
         return self._differing(*case) is not None
@@ -237,7 +256,7 @@ class _Trial:
         return int((got != wanted).sum()) if close(got, wanted, norm.centred) else None
 
 
-def _norm_forward(cls, names, norm, gate_name, gated, mixes):
+def _norm_forward(cls, names, norm, gate_name, gated, mixes, axes, stays, by_autocast):
     first = names[0]
 
     def ours(self, x, gate, rest):
@@ -246,6 +265,10 @@ def _norm_forward(cls, names, norm, gate_name, gated, mixes):
         if form is None or x is None or any(one is not None for one in rest):
             return None
         if not mixes and not _is_of_one_dtype(self, x):
+            return None
+        if x.dim() not in axes or any(getattr(self, n, None) != value for n, value in stays):
+            return None
+        if by_autocast and torch.is_autocast_enabled(x.device.type):
             return None
         alike = gate is None or (gate.dtype == x.dtype and gate.shape == x.shape)
         return form if alike else None
