@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 pytest.importorskip("jax")
@@ -11,7 +13,7 @@ pytest.importorskip("jax")
 import jax
 import jax.numpy as jnp
 
-from membound import _core
+from membound import _core, _elementwise
 from membound import jax as mbj
 from membound.jax import _ffi
 
@@ -50,7 +52,11 @@ CALLS = {
     "softmax": lambda: mbj.softmax(X),
     "softmax_backward": lambda: mbj.softmax_backward(X, X),
 }  # fmt: skip
+for op, of in _elementwise.OPS.items():
+    numbers = [values[0] for values in of.samples.values()]
+    CALLS[op] = functools.partial(getattr(mbj, op), *[X] * len(of.inputs), *numbers)
 ONE_OPERAND_WILL_DO = {"rms_norm", "rms_norm_quant", "softmax"}  # without a weight, or a mask
+ONE_OPERAND_WILL_DO |= {op for op, of in _elementwise.OPS.items() if len(of.inputs) == 1}
 
 
 def test_every_target_has_a_call():
