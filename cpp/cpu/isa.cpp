@@ -26,6 +26,8 @@ MEMBOUND_KERNEL_TABLE(neon)
 #else
 MEMBOUND_KERNEL_TABLE(baseline)
 #endif
+#undef MEMBOUND_KERNEL_TABLE
+#undef MEMBOUND_ADDRESS
 
 namespace {
 

@@ -260,6 +260,16 @@ def gaps_are_untouched(one: Framework, layout: Layout, out: Placed, rows: int, c
     return bool(np.isnan(buffer[gap]).all())
 
 
+def framework_without_device(name: str, dtype: str = "float32") -> Framework:
+    """The framework for an op without device=; skips the test where it lacks the dtype."""
+    one = framework(name)
+    if one.options:
+        pytest.skip("it takes no device")
+    if dtype not in one.dtypes:
+        pytest.skip(f"it has no {dtype}")
+    return one
+
+
 def call(one: Framework, x: Any, weight: Any = None, **options: Any) -> Any:
     return membound.rms_norm(x, weight, **one.options, **options)
 

@@ -4,23 +4,12 @@
 
 from __future__ import annotations
 
-import arrays
 import numpy as np
-import pytest
 from reference import NUMPY_DTYPES, wide
 
 from membound._ulps import FORMATS, SOFTMAX_ALLOWED, sum_slack
 
 COLS = (1, 2, 3, 7, 8, 16, 31, 33, 64, 96, 200, 257, 1000, 2048, 2049)
-
-
-def framework(name, dtype="float32"):
-    one = arrays.framework(name)
-    if one.options:
-        pytest.skip("it takes no device")
-    if dtype not in one.dtypes:
-        pytest.skip(f"it has no {dtype}")
-    return one
 
 
 def draw(rng, shape, dtype, spread=1.0):

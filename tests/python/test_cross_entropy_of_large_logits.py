@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS
+from arrays import framework_without_device as framework
 from cross_entropies import NOT_JAX, assert_gradient, assert_sums, definition, zeros
 from reference import DTYPES, NUMPY_DTYPES
-from softmaxes import framework
 
 import membound
 

@@ -8,10 +8,11 @@ import arrays
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS
+from arrays import framework_without_device as framework
 from bad_calls import f32
 from cross_entropies import KINDS, assert_gradient, assert_sums, definition, label_weights, zeros
 from reference import DTYPES, statistics_dtype
-from softmaxes import draw, framework
+from softmaxes import draw
 
 import membound
 

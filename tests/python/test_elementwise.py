@@ -8,6 +8,7 @@ import arrays
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS
+from arrays import framework_without_device as framework
 from membound._elementwise import OPS
 from reference import DTYPES, NUMPY_DTYPES, errors_in_ulps, wide
 
@@ -17,15 +18,6 @@ from membound._ulps import ACTIVATION_ALLOWED
 FORWARD = [name for name in OPS if f"{name}_backward" in OPS]
 SPREAD = 40.0
 ROUNDED = {False: 2.0**-23, True: 2.0**-52}
-
-
-def framework(name, dtype="float32"):
-    one = arrays.framework(name)
-    if one.options:
-        pytest.skip("it takes no device")
-    if dtype not in one.dtypes:
-        pytest.skip(f"it has no {dtype}")
-    return one
 
 
 def draw(rng, name, shape, dtype):

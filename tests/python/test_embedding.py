@@ -12,6 +12,7 @@ import bad_calls
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS, ON_GPU
+from arrays import framework_without_device as framework
 from bad_calls import Case, f32
 from reference import DTYPES, NUMPY_DTYPES
 
@@ -19,15 +20,6 @@ import membound
 
 DIMS = (1, 3, 8, 64, 96, 257, 1000, 4096)
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4), (0, 4))
-
-
-def framework(name, dtype="float32"):
-    one = arrays.framework(name)
-    if one.options:
-        pytest.skip("it takes no device")
-    if dtype not in one.dtypes:
-        pytest.skip(f"it has no {dtype}")
-    return one
 
 
 def draw(rng, shape, dtype):

@@ -11,6 +11,7 @@ import bad_calls
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS, ON_GPU
+from arrays import framework_without_device as framework
 from bad_calls import Case, f32
 from reference import DTYPES, NUMPY_DTYPES
 
@@ -18,15 +19,6 @@ import membound
 
 DIMS = (1, 3, 8, 64, 96, 257, 1000)
 WITHOUT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
-
-
-def framework(name, dtype="float32"):
-    one = arrays.framework(name)
-    if one.options:
-        pytest.skip("it takes no device")
-    if dtype not in one.dtypes:
-        pytest.skip(f"it has no {dtype}")
-    return one
 
 
 def draw(rng, shape, dtype):

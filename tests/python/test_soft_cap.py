@@ -8,8 +8,8 @@ import arrays
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS
+from arrays import framework_without_device as framework
 from reference import DTYPES, NUMPY_DTYPES
-from test_elementwise import framework
 
 import membound
 

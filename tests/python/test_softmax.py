@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import softmaxes
 from arrays import FRAMEWORKS
+from arrays import framework_without_device as framework
 from bad_calls import Case, f32
 from reference import DTYPES, NUMPY_DTYPES
-from softmaxes import COLS, assert_right, draw, framework
+from softmaxes import COLS, assert_right, draw
 
 import membound
 
