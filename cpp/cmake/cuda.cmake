@@ -96,8 +96,8 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES ${_without_gpu})
     message(
       STATUS
-      "membound: no GPU here, so the CUDA kernels are built for compute capability 9.0 alone; "
-      "CUDAARCHS names others: '80-real;90-real', or '90' with PTX that newer GPUs compile"
+      "membound: nvcc but no GPU here, so the CUDA kernels are built for compute capability 9.0 "
+      "alone; CUDAARCHS names others: '80-real;90-real', or '90' with PTX that newer GPUs compile"
     )
   endif()
 endif()
