@@ -20,8 +20,10 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 BUILD = Path("build").absolute()
 CMAKE = ("cmake>=3.26", "ninja>=1.11")
 PROCESSES = str(min(8, len(os.sched_getaffinity(0))))  # of pytest, side by side
+TORCH = "torch==2.13.0"  # as in pyproject.toml: what the tests run on
 RELEASES = ("torch==2.10.0", "torch", "jax==0.4.38", "jax")  # oldest with all we promise, newest
-DOCTEST = "The C++ tests need the doctest header: apt-get install doctest-dev"
+# An index with a torch that has no libraries for GPUs (gigabytes); nothing else comes from it.
+TORCH_INDEX = os.environ.get("MEMBOUND_TORCH_INDEX")
 
 # Both CUDA and C++ units are compiled once per checkout where a compiler cache is installed.
 if shutil.which("ccache"):
@@ -43,6 +45,11 @@ def built_wheel(folder: Path) -> str:
     return str(wheel)
 
 
+def install_torch(session: nox.Session, requirement: str) -> None:
+    """Install torch from its own index, where one is named; else from where all comes from."""
+    session.install(requirement, *(["--index-url", TORCH_INDEX] if TORCH_INDEX else []))
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Run every formatter and checker, exactly the hooks of .pre-commit-config.yaml."""
@@ -60,6 +67,7 @@ def build(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def tests(session: nox.Session) -> None:
     """Run the Python tests on the wheel with NumPy, torch and JAX; arguments go to pytest."""
+    install_torch(session, TORCH)
     session.install(*groups("test"))
     session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
     if session.posargs:
@@ -76,7 +84,11 @@ def tests(session: nox.Session) -> None:
 def frameworks(session: nox.Session, release: str) -> None:
     """Run the tests of torch and those of JAX on their oldest and newest releases."""
     framework = release.partition("==")[0]
-    session.install(*groups("numpy-tests"), "pytest-xdist>=3.6", release)
+    session.install(*groups("numpy-tests"), "pytest-xdist>=3.6")
+    if framework == "torch":
+        install_torch(session, release)
+    else:
+        session.install(release)
     session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
     session.run("python", "-c", f"import {framework}; print({framework}.__version__)")
     own = sorted(str(path) for path in Path("tests/python").glob(f"test_{framework}*.py"))
@@ -87,7 +99,8 @@ def frameworks(session: nox.Session, release: str) -> None:
 @nox.session(default=False, requires=["build"])
 def layer_package(session: nox.Session) -> None:
     """Let Hugging Face's `kernels`, of a version that transformers takes, load our layers."""
-    session.install(*groups("numpy-tests"), "torch==2.13.0")
+    install_torch(session, TORCH)
+    session.install(*groups("numpy-tests"))
     session.install("kernels==0.17.2", "transformers==5.19.0")
     session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
     session.run("pytest", "tests/python/test_torch_layer_package.py")
@@ -96,6 +109,7 @@ def layer_package(session: nox.Session) -> None:
 @nox.session(default=False, requires=["build"])
 def models(session: nox.Session) -> None:
     """Patch every model class of transformers, compare, and renew the table of the outcomes."""
+    install_torch(session, TORCH)
     session.install(*groups("test"), "pillow", "scipy")
     session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
     (BUILD / "models.jsonl").unlink(missing_ok=True)
@@ -108,7 +122,7 @@ def cpp(session: nox.Session) -> None:
     """Build the C++ library without Python and run its tests; an argument names the preset."""
     (preset,) = session.posargs or ["default"]
     session.install(*CMAKE)
-    session.run("cmake", "--preset", preset)
+    session.run("cmake", "--preset", preset, "-DMEMBOUND_TESTS=ON")
     session.run("cmake", "--build", "--preset", preset)
     session.run("ctest", "--preset", preset)
 
@@ -133,6 +147,17 @@ def consumer(session: nox.Session) -> None:
         session.run("cmake", "-S", "tests/consumer", "-B", str(folder), "-G", "Ninja", *where)
         session.run("cmake", "--build", str(folder))
         session.run("ctest", "--test-dir", str(folder), "--output-on-failure", "--no-tests=error")
+
+
+@nox.session(default=False, requires=["build"])
+def readme(session: nox.Session) -> None:
+    """Run README's blocks from top to bottom in an empty environment, from the built wheel."""
+    built = built_wheel(BUILD / "wheel")
+    if TORCH_INDEX:
+        install_torch(session, "torch")
+    session.run("python", ".github/scripts/run_readme.py", built)
+    session.install("twine>=6")  # renders the README as the page of an index does
+    session.run("twine", "check", "--strict", built)
 
 
 @nox.session(default=False, python=["3.11", "3.12"])

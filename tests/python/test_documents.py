@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import runpy
-import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,17 @@ BLOCKS = [
     for path in DOCUMENTS
     for found in PYTHON.findall(path.read_text())
 ]
+
+
+def script(path: str) -> Any:
+    """Import a script that no package holds."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run_readme = script(".github/scripts/run_readme.py")
 
 
 def is_normalised(row: Any, near: float = 1e-2) -> bool:
@@ -135,20 +147,13 @@ def test_example_runs(code, framework, tmp_path, capsys):
     script.write_text(code)
     names = runpy.run_path(str(script))
     printed = capsys.readouterr().out.splitlines()
-    promised = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
-    for line in promised:
-        if line[0] in "(t":  # output, not a remark
-            assert line in printed
+    assert [line for line in run_readme.promised_output(code) if line not in printed] == []
     check = next(check for name, check in CHECKS if name in names)
     check(names)
 
 
 def test_the_picture_shows_the_table():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import picture
-    finally:
-        sys.path.pop(0)
+    picture = script("benchmarks/picture.py")
     text = (ROOT / "README.md").read_text()
     table = picture.rows(text)
     assert len(table) == len(re.findall(r"\) \| [\d.]+ \w+ \|$", text, re.MULTILINE)) > 5
@@ -156,6 +161,34 @@ def test_the_picture_shows_the_table():
     for _, ours, peer, who in table:
         assert f"{ours:.2f} membound" in drawn
         assert f"{peer:.2f} {who}" in drawn
+
+
+def test_a_block_that_prints_something_else_stops_the_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_readme, "run", lambda *_: "(3, 2) 1.0\n")
+    code = "import numpy\nprint(numpy.shape)  # {} 1.0\n"
+    run_readme.run_python(tmp_path, code.format("(3, 2)"), "membound.whl")
+    with pytest.raises(SystemExit, match="promises other output"):
+        run_readme.run_python(tmp_path, code.format("(2, 3)"), "membound.whl")
+
+
+def test_every_block_of_the_readme_is_run():
+    text = (ROOT / "README.md").read_text()
+    languages = [language for language, _ in run_readme.blocks(text)]
+    assert len(languages) == text.count("```") / 2 > 7
+    assert languages.index("cpp") + 1 == languages.index("cmake")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert set(extras) == {*run_readme.EXTRAS, "plot"}
+
+
+def test_the_page_of_an_index_links_to_the_repository():
+    absolute = script("cpp/cmake/readme_of_index.py").with_absolute_links
+    text = "![a b](docs/c.svg) [d](docs/e.md#f) [g](https://h.example) [i](#j)"
+    assert absolute(text, "https://r.example/m") == (
+        "![a b](https://r.example/m/raw/main/docs/c.svg) "
+        "[d](https://r.example/m/blob/main/docs/e.md#f) [g](https://h.example) [i](#j)"
+    )
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
