@@ -6,8 +6,8 @@
 #include <cfenv>
 #include <exception>
 
-#include "jax/call.hpp"
-#include "jax/rope_attributes.hpp"
+#include "jax/traced_call.hpp"
+#include "jax_handlers.hpp"
 #include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/norm_call.hpp"
@@ -41,11 +41,13 @@ bool answer_metadata(const xla::CallFrame& frame) {
   return false;
 }
 
-template <auto kOp>
+template <auto kRead>
 xla::Error* handle(const xla::CallFrame& frame, Device device, StreamView stream) noexcept {
   using Code = xla::ErrorCode;
   try {
-    kOp(Call{frame, device, stream});
+    const Call call{frame, device, stream};
+    auto given = kRead(call);
+    run_batch(call, given);
     return nullptr;
   } catch (const InvalidArgument& error) {
     return make_error(frame, Code::kInvalidArgument, error.what());
@@ -74,14 +76,14 @@ class DefaultFloatingPoint {
   std::fenv_t callers_;
 };
 
-template <auto kOp>
+template <auto kRead>
 xla::Error* cpu_handler(xla::CallFrame* frame) {
   if (answer_metadata(*frame) || frame->stage != xla::kExecuteStage) return nullptr;
   const DefaultFloatingPoint floating_point;
-  return handle<kOp>(*frame, Device::cpu(), StreamView::legacy_default());
+  return handle<kRead>(*frame, Device::cpu(), StreamView::legacy_default());
 }
 
-template <auto kOp>
+template <auto kRead>
 xla::Error* cuda_handler(xla::CallFrame* frame) {
   if (answer_metadata(*frame) || frame->stage != xla::kExecuteStage) return nullptr;
   xla::StreamGetArgs args{0, nullptr, frame->context, nullptr};
@@ -89,7 +91,7 @@ xla::Error* cuda_handler(xla::CallFrame* frame) {
   if (xla::Error* error = frame->api->stream_get(&args)) return error;
   // XLA has made its stream's GPU current; API 0.1 has no other way to query the device.
   try {
-    return handle<kOp>(*frame, current_cuda_device(), StreamView::from_handle(args.stream));
+    return handle<kRead>(*frame, current_cuda_device(), StreamView::from_handle(args.stream));
   } catch (const std::exception& error) {
     return make_error(*frame, xla::ErrorCode::kInternal, error.what());
   }
@@ -99,18 +101,17 @@ nb::capsule capsule_of(xla::Handler* handler) {
   return nb::capsule(reinterpret_cast<const void*>(handler));
 }
 
-template <auto kOp>
+template <auto kRead>
 nb::dict platforms() {
   nb::dict handlers;
-  handlers["cpu"] = capsule_of(cpu_handler<kOp>);
-  handlers["CUDA"] = capsule_of(cuda_handler<kOp>);
+  handlers["cpu"] = capsule_of(cpu_handler<kRead>);
+  handlers["CUDA"] = capsule_of(cuda_handler<kRead>);
   return handlers;
 }
 
 nb::dict jax_ffi_targets() {
   nb::dict targets;
-  jax::each_handler(
-      [&]<auto kHandler>(const char* target) { targets[target] = platforms<kHandler>(); });
+  jax::each_handler([&]<auto kRead>(const char* target) { targets[target] = platforms<kRead>(); });
   return targets;
 }
 
@@ -149,8 +150,7 @@ void bind_jax_ffi(nb::module_& module) {
   module.def("embedding_backward_workspace", &embedding_workspace_bytes, nb::arg("tokens"),
              nb::arg("dim"), nb::arg("vocab"), nb::arg("item_bytes"),
              "Bytes that embedding_backward sorts and sums in on a GPU.");
-  jax::bind_rope(module);
-  jax::bind_qk_norm_rope(module);
+  jax::bind_traced_calls(module);
 }
 
 }  // namespace membound::python

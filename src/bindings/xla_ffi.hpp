@@ -117,6 +117,12 @@ struct Scalar {
   void* value;
 };
 
+struct Array {
+  DataType dtype;
+  std::size_t size;
+  void* data;
+};
+
 // Operands and results have the same form.
 inline constexpr std::int32_t kBuffer = 1;  // the type of an operand or result
 struct Buffers {
@@ -127,6 +133,7 @@ struct Buffers {
   void** values;
 };
 
+inline constexpr std::int32_t kArrayAttribute = 1;
 inline constexpr std::int32_t kScalarAttribute = 3;
 struct Attributes {  // sorted by name
   std::size_t struct_size;

@@ -125,17 +125,9 @@ def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: 
 def embedding_backward_workspace(tokens: int, dim: int, vocab: int, item_bytes: int) -> int:
     """Bytes that embedding_backward sorts and sums in on a GPU."""
 
-def rope_attributes(op: str, arrays: dict, options: dict) -> dict:
+def traced_workspace(op: str, operands: list, results: list, attributes: dict) -> int:
     """
-    Checks a call of rope by {name: (shape, dtype code)} and its options, and returns the attributes of the XLA handler.
-    """
-
-def rope_backward_workspace(rotary_dim: int) -> int:
-    """Bytes that rope_backward sums dfreqs in on a GPU."""
-
-def qk_norm_rope_attributes(op: str, arrays: dict, options: dict) -> dict:
-    """
-    Checks a call of qk_norm_rope by {name: (shape, dtype code)} and its options, and returns the attributes of the XLA handler and the bytes of its workspace.
+    Checks a call of a rotation by (shape, dtype code) of its arrays, and returns the bytes of its workspace on a GPU.
     """
 
 class StagingOptions:

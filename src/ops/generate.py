@@ -9,10 +9,11 @@ reads the tables, shared.toml and core.pyi beside this file, and writes into the
     op_arguments.hpp   the structs of arguments of functions that have one of their own
     ops.cpp            an Op for each function, and bind_ops, which adds them to the module
     entries.cpp        the bindings of functions with an entry, for Python, torch and XLA
-    jax_handlers.hpp   the handlers that XLA calls
+    jax_handlers.hpp   what XLA's handlers read from a call
     _core.pyi          core.pyi and the functions
     _elementwise.py    the formulas of element-wise ops
     torch/_schemas.py  the schemas of torch's operators
+    jax/_handlers.py   what JAX gives to these handlers
     torch/, jax/       _elementwise.py: public functions of element-wise ops
     reference/         a page in Markdown for each table
 """
@@ -24,6 +25,7 @@ import tomllib
 from pathlib import Path
 
 import write_cpp
+import write_jax
 import write_python
 from tables import TableError, read_tables
 
@@ -37,11 +39,12 @@ def main(folder: Path, tables: list[Path]) -> None:
         "op_arguments.hpp": write_cpp.op_arguments(functions),
         "ops.cpp": write_cpp.ops(functions),
         "entries.cpp": write_cpp.entries(functions),
-        "jax_handlers.hpp": write_cpp.jax_handlers(functions, [path.stem for path in tables]),
+        "jax_handlers.hpp": write_jax.header(functions),
         "_core.pyi": write_python.stub(functions),
         "_elementwise.py": write_python.formulas(elementwise),
         "torch/_schemas.py": write_python.schemas(functions),
         "torch/_elementwise.py": write_python.torch_functions(elementwise),
+        "jax/_handlers.py": write_jax.module(functions),
         "jax/_elementwise.py": write_python.jax_functions(elementwise),
     }
     for table in tables:

@@ -16,10 +16,15 @@ HERE = Path(__file__).parent
 # The keys of a function, and their types.
 REQUIRED = {"parameters": str, "docstring": str}
 OPTIONAL = {"returns": str, "overloads": list, "call": str, "constants": dict, "fields": dict}
-OPTIONAL |= {"entry": str, "elementwise": str, "samples": dict, "operator": dict}
+OPTIONAL |= {"entry": str, "elementwise": str, "samples": dict, "operator": dict, "jax": dict}
 # Of an operator: what torch's registry and its autograd are told.
 OPERATOR = {"inputs": list, "options": list, "results": dict, "statistics": dict, "saves": list}
 OPERATOR |= {"gradients": dict, "rows": list}
+# Of XLA's handler.
+HANDLER = {"operands": list, "results": list, "shared": list, "options": list}
+# Parameters that say which results there are, which XLA is told by these.
+SAYS_RESULTS = r"(need|return)_\w+|accumulate|sparse"
+OPTION = r"(float|int)( \| None)?|bool|str|Literal\[.*\]( \| None)?"
 # The types of options in torch's schema language, by ours.
 SCHEMA_TYPES = {"float": "float", "int": "int", "bool": "bool", "str": "str"}
 SCHEMA_TYPES |= {"float | None": "float?", "int | None": "int?"}
@@ -71,6 +76,21 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class Handler:
+    """What XLA hands over in a call of a function: arrays by field, and options."""
+
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    shared: tuple[str, ...]  # arrays that rows share
+    options: tuple[Parameter, ...]
+
+    @property
+    def arrays(self) -> dict[str, bool]:
+        """All arrays, and whether rows share them."""
+        return {name: name in self.shared for name in (*self.operands, *self.results)}
+
+
+@dataclass(frozen=True)
 class Function:
     """A public function, and the C++ function that it calls."""
 
@@ -86,6 +106,8 @@ class Function:
     elementwise: str | None = None  # a result's element as a Python expression
     samples: dict[str, list[float]] = field(default_factory=dict)  # of each number, for tests
     operator: Operator | None = None
+    handler: Handler | None = None
+    constants: dict[str, object] = field(default_factory=dict)  # fields that are always the same
 
     @property
     def inputs(self) -> list[str]:
@@ -215,6 +237,8 @@ def read_function(name: str, table: dict, shared: dict, where: str) -> Function:
     operator = table.get("operator")
     if "elementwise" in table and not name.endswith("_backward"):
         operator = operator_of_element(parameters)
+    if operator is not None:
+        operator = read_operator(operator, parameters, f"{where}.operator")
     own_call = {"header": None, "arguments": pascal_case(name) + "Arguments"}
     return Function(
         name=name,
@@ -223,7 +247,9 @@ def read_function(name: str, table: dict, shared: dict, where: str) -> Function:
         docstring=expanded(table["docstring"], shared["docstrings"], f"{where}.docstring"),
         call=call or f"call_{name}",
         fills=dict(fills),
-        operator=operator and read_operator(operator, parameters, f"{where}.operator"),
+        operator=operator,
+        handler=read_handler(table, parameters, operator, f"{where}.jax"),
+        constants=({"op": f'"{name}"'} if call else {}) | table.get("constants", {}),
         **{key: table[key] for key in ("entry", "elementwise", "samples") if key in table},
         **(shared["calls"][call] if call else own_call),
     )
@@ -288,6 +314,37 @@ def read_operator(table: dict, parameters: tuple[Parameter, ...], where: str) ->
     flows = dict.fromkeys(results, True) | dict.fromkeys(statistics, False)
     rows = tuple(table.get("rows", ()))
     return Operator(tensors, options, flows, made, tuple(saves), gradients, rows)
+
+
+def read_handler(
+    table: dict, parameters: tuple[Parameter, ...], operator: Operator | None, where: str
+) -> Handler | None:
+    """Read what XLA is given; of an entry it follows from the parameters."""
+    given, fields = table.get("jax"), table.get("fields", {})
+    if "entry" in table:
+        arrays = [own.name for own in parameters if own.type in ("ArrayT", "Any")]
+        result = next(own.name for own in parameters if own.type == "ArrayT | None")
+        given = {"operands": arrays[:-1], "results": [result], "shared": []}
+    if given is None:
+        return None
+    for key, value in given.items():
+        if not isinstance(value, HANDLER.get(key, ())):
+            raise TableError(f"{where}.{key}: no such key, or of another type")
+    inputs = [name.strip("?") for name in operator.tensors] if operator else []
+    operands = given.get("operands", inputs)
+    check_names(operands, parameters, f"{where}.operands")
+    operands = tuple(fields.get(name, name) for name in operands)
+    results = tuple(given.get("results", operator.made if operator else ()))
+    shared = tuple(given.get("shared", operands + results))
+    if unknown := set(shared) - {*operands, *results}:
+        raise TableError(f"{where}.shared: {min(unknown)} is neither an operand nor a result")
+    options = tuple(
+        own
+        for own in parameters
+        if re.fullmatch(OPTION, own.type) and not re.fullmatch(SAYS_RESULTS, own.name)
+    )
+    more = read_parameters(",\n".join(given.get("options", ())), f"{where}.options")
+    return Handler(operands, results, shared, options + more)
 
 
 def read_option(text: str, parameters: dict[str, Parameter], where: str) -> tuple[str, str]:

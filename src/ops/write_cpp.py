@@ -114,20 +114,15 @@ nb::object call_{name}(const {function.arguments}& given) {{
 """
 
 
-def jax_handler_of(function: Function) -> str:
-    """Return the handler for XLA; batch axes are rows, and optional arrays broadcast."""
-    count = len(function.inputs)
-    arrays = [f"rows.whole(call.operand({at}))" for at in range(count)]
-    optional = enumerate(function.optional_inputs, count)
-    reads = "".join(f"  const auto {name} = call.maybe_operand({at});\n" for at, name in optional)
-    arrays += [f"{name} ? &*{name} : nullptr" for name in function.optional_inputs]
-    kinds = {"float": "number", "int | None": "maybe_integer"}
-    numbers = [f'call.{kinds[own.type]}("{own.name}")' for own in function.numbers]
+def jax_run_of(function: Function) -> str:
+    """Return the function that runs a call by XLA."""
+    arrays = [f"given.{array}.value()" for array in function.inputs]
+    arrays += [f"OptionalView(given.{array})" for array in function.optional_inputs]
+    numbers = [f"given.{own.name}" for own in function.numbers]
+    call = library_call(function, arrays, numbers, f"given.{function.result}.value(), stream")
     return f"""
-void {function.name}_call(const Call& call) {{
-  const TensorView result = call.result(0);
-  const Batch rows{{result.rank, result.shape}};
-{reads}  {library_call(function, arrays, numbers, "result, call.stream")}
+void run(const {pascal_case(function.name)}& given, StreamView stream) {{
+  {call}
 }}
 """
 
@@ -159,27 +154,16 @@ def entries(functions: list[Function]) -> Iterator[str]:
     """Write entries.cpp: the bindings of functions that take arrays, numbers and a result."""
     own = [function for function in functions if function.entry is not None]
     yield f"// {ORIGIN}\n"
-    headers = {'"entry.hpp"', '"op_arguments.hpp"', '"jax/call.hpp"', '"torch/kernel.hpp"'}
+    headers = {'"entry.hpp"', '"op_arguments.hpp"', '"jax_handlers.hpp"', '"torch/kernel.hpp"'}
     headers |= {f'"{function.entry}"' for function in own}
     yield from (f"#include {header}\n" for header in sorted(headers))
     yield "\nnamespace membound::python {\n"
     yield from map(entry_of, own)
     yield "\nnamespace jax {\n"
-    yield from map(jax_handler_of, own)
+    yield from map(jax_run_of, own)
     yield "\n}  // namespace jax\n\nnamespace torch {\n\nnamespace {\n"
     kernels = [torch_kernel_of(one) for one in own if one.operator or one.elementwise]
     yield from (text for _, text in kernels)
     yield "\n}  // namespace\n\nvoid add_entry_kernels(Kernels& all) {\n"
     yield from (f'  all.push_back(kernel<&{name}>("{name}"));\n' for name, _ in kernels)
     yield "}\n\n}  // namespace torch\n\n}  // namespace membound::python\n"
-
-
-def jax_handlers(functions: list[Function], ops: list[str]) -> Iterator[str]:
-    """Write jax_handlers.hpp: the ops have a handler, and so have functions with an entry."""
-    named = [one.name for one in functions if one.name in ops or one.entry is not None]
-    yield f"// {ORIGIN}\n#pragma once\n\nnamespace membound::python::jax {{\n\nstruct Call;\n\n"
-    yield from (f"void {name}_call(const Call& call);\n" for name in named)
-    yield "\n// Calls add.operator()<handler>(target) for each.\n"
-    yield "template <class Add>\nvoid each_handler(Add add) {\n"
-    yield from (f'  add.template operator()<&{name}_call>("membound_{name}");\n' for name in named)
-    yield "}\n\n}  // namespace membound::python::jax\n"

@@ -387,8 +387,9 @@ FOLDERS = {
     "cpp/cuda": (170, 23_600),
     "cpp/cuda/norm": (64, 9_300),
     "cpp/cuda/row": (32, 4_700),
-    "src": (225, 29_900),
-    "src/bindings": (84, 9_000),
+    "src": (225, 29_600),
+    "src/bindings": (82, 8_450),
+    "src/bindings/jax": (11, 680),
     "src/membound/check": (13, 2_640),
     "src/membound/bench": (9, 1_220),
 }

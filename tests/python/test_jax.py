@@ -167,7 +167,8 @@ def test_errors_of_the_handler_carry_the_text(one):
     x = one.array(I32)
     mbj.rms_norm(one.array(F32))
     attributes = {"eps": np.float64(0), "weight_offset": np.float64(0)}
-    attributes |= {name: np.int32(0) for name in ("rounding", "bias", "heads")}
+    attributes |= {"rounding": np.int32(0), "rank": np.int32(x.ndim)}
+    attributes |= {"operands": np.int32(1), "results": np.int32(1)}
     call = jax_ffi.ffi.ffi_call("membound_rms_norm", jax.ShapeDtypeStruct(x.shape, x.dtype))
     with pytest.raises(Exception, match=r"'x' must be float16, .*got int32"):
         jax.block_until_ready(call(x, **attributes))

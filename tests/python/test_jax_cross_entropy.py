@@ -120,6 +120,18 @@ def test_under_vmap(draw, axes):
     assert_close(both(mbj.cross_entropy), both(lambda x, y: formula(x, y)[0]))
 
 
+def test_weights_of_each_element_of_a_batch(draw):
+    (logits, labels), (weights, _) = draw(5, 3, 17), draw(5, 17)
+
+    def both(logits, labels, weight):
+        """Losses and gradients."""
+        return jax.value_and_grad(lambda x: mbj.cross_entropy(x, labels, weight).sum())(logits)
+
+    got = jax.vmap(both)(logits, labels, abs(weights))
+    for i, weight in enumerate(abs(weights)):
+        assert_close((got[0][i], got[1][i]), both(logits[i], labels[i], weight))
+
+
 def test_the_backward_with_a_number(draw):
     logits, labels = draw(6, 12)
     _, lse = mbj.cross_entropy(logits, labels, return_lse=True)

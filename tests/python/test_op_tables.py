@@ -140,7 +140,8 @@ def test_an_entry_is_bound_to_python_torch_and_xla(written):
     assert 'number_or(given.factor, 1.0, {"scale_backward", "factor"})' in bound
     assert "membound::scale_backward(dy.view, x.view, factor, dx.view, stream);" in bound
     assert 'kernel<&scale_forward>("scale_forward")' in bound
-    assert "operator()<&scale_backward_call>" in files["jax_handlers.hpp"]
+    assert "operator()<&read_scale_backward<Call>>" in files["jax_handlers.hpp"]
+    assert "run(const ScaleBackward& given, StreamView stream) {\n  membound::scale" in bound
 
 
 def test_an_entry_that_is_not_element_wise_has_no_operator(written):
@@ -220,6 +221,60 @@ def test_a_malformed_operator_is_named(generate, written, old, new, message):
     with pytest.raises(generate.TableError) as raised:
         written(with_operator(OPERATOR.replace(old, new, 1)))
     assert str(raised.value).startswith(f"scale.toml: scale.{message}")
+
+
+HANDLER = """
+[scale.jax]
+results = ["out", "workspace"]
+shared = ["weight", "workspace"]
+options = ["sizes: Sequence[int] | None"]
+"""
+
+
+def test_a_handler_reads_arrays_and_options_by_name(written):
+    header = written(with_operator() + HANDLER)["jax_handlers.hpp"]
+    assert "struct Norm {\n  MaybeArray x, weight, out, workspace;\n" in header
+    assert "  double eps = 0.0;\n" in header
+    assert "  std::optional<std::int64_t> shift{};\n" in header
+    assert "{&Norm::x, false}, {&Norm::weight, true}" in header
+    for line in (
+        "call.read({&given.x, &given.weight}, {&given.out, &given.workspace});",
+        'given.mode = call.choice("mode");',
+        'given.shift = call.maybe_integer("shift");',
+        'given.sizes = call.maybe_integers("sizes");',
+        'given.op = "scale";',
+    ):
+        assert f"  {line}\n" in header
+    assert '&read_scale<Call>>("membound_scale");' in header
+
+
+def test_jax_has_the_order_of_arrays_and_the_types_of_options(written):
+    scope: dict = {}
+    exec(written(with_operator() + HANDLER)["jax/_handlers.py"], scope)  # noqa: S102 - our own
+    operands, results, options = scope["HANDLERS"]["scale"]
+    assert (operands, results) == (("x", "weight"), ("out", "workspace"))
+    assert {name: (check, kind.__name__) for name, (check, kind) in options.items()} == {
+        "eps": ("number?", "float64"),
+        "mode": (("a",), "int32"),
+        "shift": ("integer?", "int64"),
+        "sizes": ("integers?", "int64"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("shared", "alike", "alike: no such key, or of another type"),
+        ('["out", "workspace"]', '"out"', "results: no such key, or of another type"),
+        ('"weight", "workspace"', '"z"', "shared: z is neither an operand nor a result"),
+        ("results", 'operands = ["y"]\nresults', "operands: there is no parameter y"),
+        ("sizes: Sequence", "sizes Sequence", "options: invalid syntax"),
+    ],
+)
+def test_a_malformed_handler_is_named(generate, written, old, new, message):
+    with pytest.raises(generate.TableError) as raised:
+        written(with_operator() + HANDLER.replace(old, new, 1))
+    assert str(raised.value).startswith(f"scale.toml: scale.jax.{message}")
 
 
 def test_a_page_of_the_reference_has_signatures_docstring_and_example(written):

@@ -34,14 +34,18 @@ DType dtype_of(xla::DataType dtype) {
 
 }  // namespace
 
-TensorView Call::view(const xla::Buffers& buffers, std::int64_t index) const {
+const xla::Buffer& Call::buffer(const xla::Buffers& buffers, std::int64_t index) const {
   if (index >= buffers.size || buffers.types[index] != xla::kBuffer) {
     throw InvalidArgument("a call of " + std::to_string(frame.operands.size) + " operands and " +
                           std::to_string(frame.results.size) + " results lacks " +
                           (&buffers == &frame.operands ? "operand " : "result ") +
                           std::to_string(index) + ": another version of membound made it");
   }
-  const auto& buffer = *static_cast<const xla::Buffer*>(buffers.values[index]);
+  return *static_cast<const xla::Buffer*>(buffers.values[index]);
+}
+
+TensorView Call::view(const xla::Buffers& buffers, std::int64_t index) const {
+  const xla::Buffer& buffer = this->buffer(buffers, index);
   TensorView view(buffer.data, dtype_of(buffer.dtype), device, {});
   if (buffer.rank > kMaxRank) {
     view.rank = kMaxRank + 1;  // every op refuses it, naming the argument
@@ -83,17 +87,34 @@ TensorView Batch::element(const TensorView& array, std::int64_t index) const {
   return view;
 }
 
-int batch_axes(std::initializer_list<const MaybeArray*> parameters, int own_axes) {
-  for (const MaybeArray* array : parameters) {
-    if (*array) return std::max((*array)->rank - own_axes, 0);
-  }
-  return 0;
-}
-
-bool is_common(const MaybeArray& array, int axes) {
+bool Batch::is_common(const MaybeArray& array) const {
   if (!array) return true;
   return std::all_of(array->shape, array->shape + axes,
                      [](std::int64_t extent) { return extent == 1; });
+}
+
+Batch Call::batch() const {
+  const xla::Buffer& first = buffer(frame.results, 0);
+  return {static_cast<int>(std::max<std::int64_t>(first.rank - choice("rank"), 0)), first.dims};
+}
+
+std::optional<std::vector<std::int64_t>> Call::maybe_integers(const char* name) const {
+  const std::int64_t at = index_of(name);
+  if (at < 0) return std::nullopt;
+  const auto* array = static_cast<const xla::Array*>(frame.attributes.values[at]);
+  if (frame.attributes.types[at] != xla::kArrayAttribute || array->dtype != xla::DataType::kS64)
+    throw InvalidArgument(std::string("attribute '") + name + "' is of another type");
+  const auto* first = static_cast<const std::int64_t*>(array->data);
+  return std::vector<std::int64_t>(first, first + array->size);
+}
+
+void Call::spread(const xla::Buffers& buffers, const char* present, Places places) const {
+  const int bits = choice(present);
+  std::int64_t next = 0;
+  int at = 0;
+  for (MaybeArray* place : places) {
+    if (bits >> at++ & 1) *place = view(buffers, next++);
+  }
 }
 
 }  // namespace membound::python::jax

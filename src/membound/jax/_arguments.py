@@ -112,6 +112,29 @@ def flag(op, value, argument):
     return value
 
 
+def integers(op, value, argument):
+    """Some integers as a tuple, which is hashable."""
+    try:
+        numbers = tuple(value)
+    except (TypeError, NotImplementedError):  # memoryviews with two axes
+        raise TypeError(
+            f"{op}: argument '{argument}' must be a sequence of integers, got {type_name(value)}"
+        ) from None
+    return tuple(integer(op, one, argument) for one in numbers)
+
+
+_OPTIONS = {"number": number, "integer": integer, "flag": flag, "integers": integers}
+
+
+def option(op, value, argument, kind):
+    """An option of a kind of HANDLERS: the name of a function, "?" after it for None, or names."""
+    if isinstance(kind, tuple):
+        return choice(op, value, argument, kind)
+    if value is None and not kind.endswith("?"):
+        raise TypeError(f"{op}: argument '{argument}' must have a value, got None")
+    return value if value is None else _OPTIONS[kind.strip("?")](op, value, argument)
+
+
 def quantised(op, dtype):
     """The name of an 8-bit dtype, given by name or as an object of JAX or NumPy."""
     name = dtype_name(dtype)
@@ -154,12 +177,18 @@ def upper_bound(op, bound):
     return bound
 
 
-def before_weight(op, rounding):
-    if not isinstance(rounding, str) or rounding not in ("once", "before_weight"):
+def choice(op, value, argument, names):
+    """One of these names."""
+    if not isinstance(value, str) or value not in names:
+        *first, last = map(repr, names)
         raise ValueError(
-            f"{op}: argument 'rounding' must be 'once' or 'before_weight', got {rounding!r}"
+            f"{op}: argument '{argument}' must be {', '.join(first)} or {last}, got {value!r}"
         )
-    return rounding == "before_weight"
+    return value
+
+
+def rounding(op, value):
+    return choice(op, value, "rounding", ("once", "before_weight"))
 
 
 def check_forward(x, residual, z, weight, bias, options):

@@ -155,7 +155,7 @@ def _rounding(options, kind, wide):
 
     reduce_precision is used because XLA may drop a conversion and its inverse; exponents are kept.
     """
-    if not options.before_weight:
+    if options.rounding != "before_weight":
         return lambda value: value
     exponent = jnp.finfo(wide).nexp
     return lambda value: lax.reduce_precision(value, exponent, jnp.finfo(kind).nmant)

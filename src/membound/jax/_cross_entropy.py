@@ -7,7 +7,6 @@ import math
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from membound.jax import _arguments, _ffi, _sharding
 
@@ -35,7 +34,7 @@ def cross_entropy(
     jax.vjp) run :func:`cross_entropy_backward`; lse, too, is differentiable, while weight and the
     z loss that is returned are constants. Forward mode and second derivatives raise. ``validate``
     waits for the result; inside jit XLA raises what it finds when the program runs, as ValueError
-    or ``jax.errors.JaxRuntimeError``. Arrays of weights, one for each element of jax.vmap, raise.
+    or ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> logits = jnp.log(jnp.array([[1.0, 1.0, 2.0]]))
@@ -92,13 +91,9 @@ def _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, vali
         label_smoothing=_arguments.number(op, label_smoothing, "label_smoothing"),
         z_loss=_arguments.number(op, z_loss, "z_loss"),
         softcap=math.inf if softcap is None else _arguments.number(op, softcap, "softcap"),
-        reduction=reduction,
+        reduction=_arguments.choice(op, reduction, "reduction", ("none", "sum", "mean")),
         validate=_arguments.flag(op, validate, "validate"),
     )
-    if reduction not in ("none", "sum", "mean"):
-        raise ValueError(
-            f"{op}: argument 'reduction' must be 'none', 'sum' or 'mean', got {reduction!r}"
-        )
     for name, right, text in (
         ("label_smoothing", 0.0 <= options.label_smoothing <= 1.0, "from 0 to 1"),
         ("z_loss", 0.0 <= options.z_loss < math.inf, "finite and not negative"),
@@ -172,34 +167,29 @@ def _jitted_backward(dloss, logits, labels, lse, weight, options):
     return _backward_call(dloss, logits, labels, lse, weight, options)
 
 
-def _attributes(options):
-    return {
-        "ignore_index": np.int64(options.ignore_index),
-        "label_smoothing": np.float64(options.label_smoothing),
-        "z_loss": np.float64(options.z_loss),
-        "softcap": np.float64(options.softcap),
-        "validate": np.int32(options.validate),
-    }
-
-
 def _forward_call(logits, labels, weight, options, predicts):
-    def run(*operands):
-        rows, labels = _ffi.rows_of(operands[0]), _ffi.like(operands[1])
-        lse = jax.ShapeDtypeStruct((*rows.shape, 2), rows.dtype)
-        return _ffi.call(
-            "membound_cross_entropy", [rows, lse, rows, labels], operands, **_attributes(options),
-            wants_predictions=np.int32(predicts),
-        )  # fmt: skip
+    def run(logits, labels, weight):
+        rows = _ffi.rows_of(logits)
+        results = {
+            "loss": rows,
+            "lse": jax.ShapeDtypeStruct((*rows.shape, 2), rows.dtype),
+            "z_losses": rows,
+            "predictions": _ffi.like(labels) if predicts else None,
+        }
+        arrays = {"logits": logits, "labels": labels, "weight": weight}
+        return _ffi.call("cross_entropy", arrays, results, options)
 
     rows = _sharding.rows_of(logits)
-    results = [_sharding.Result(rows)] * 4
-    return tuple(_sharding.cut(run, (logits, labels, weight), (rows, rows, ()), results))
+    results = [_sharding.Result(rows)] * (3 + predicts)
+    found = _sharding.cut(run, (logits, labels, weight), (rows, rows, ()), results)
+    return *found[:3], found[3] if predicts else None
 
 
 def _backward_call(dloss, logits, labels, lse, weight, options):
     def run(*operands):
-        out = [_ffi.like(operands[1])]
-        return _ffi.call("membound_cross_entropy_backward", out, operands, **_attributes(options))
+        arrays = dict(zip(("dloss", "logits", "labels", "lse", "weight"), operands, strict=True))
+        results = {"dlogits": _ffi.like(arrays["logits"])}
+        return _ffi.call("cross_entropy_backward", arrays, results, options)
 
     operands = dloss, logits, labels, lse, weight
     rows = _sharding.rows_of(logits)

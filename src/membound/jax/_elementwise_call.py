@@ -3,9 +3,9 @@
 """Calls of ops that compute each element by itself: any of their axes may be sharded."""
 
 import functools
+import types
 
 import jax
-import numpy as np
 
 from membound.jax import _arguments, _ffi, _sharding
 
@@ -30,10 +30,12 @@ def _jitted(op, names, numbers, *arrays):
 
 
 def _run(op, numbers, *arrays):
-    attributes = {name: np.float64(value) for name, value in numbers}
+    names, (result,), _ = _ffi.HANDLERS[op]
+    options = types.SimpleNamespace(**dict(numbers))
 
     def run(*given):
-        return _ffi.call(f"membound_{op}", [_ffi.like(given[-1])], given, **attributes)
+        operands = dict(zip(names, given, strict=True))
+        return _ffi.call(op, operands, {result: _ffi.like(given[-1])}, options)
 
     axes = (*_sharding.rows_of(arrays[0]), _sharding.COLUMNS)
     return _sharding.cut(run, arrays, [axes] * len(arrays), [_sharding.Result(axes)])[0]

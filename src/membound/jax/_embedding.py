@@ -99,17 +99,12 @@ def _embedding(ids, weight, position_ids, position_weight, options):
     kind = jax.numpy.dtype(options.dtype or weight.dtype)
 
     def run(ids, weight, position_ids, position_weight):
-        return _ffi.call(
-            "membound_embedding",
-            [jax.ShapeDtypeStruct((*ids.shape, weight.shape[1]), kind)],
-            (ids, weight, position_ids, position_weight),
-            rank=np.int32(ids.ndim),  # vmap adds leading axes
-            position_ids=np.int32(position_ids is not None),
-            position_weight=np.int32(position_weight is not None),
-            scale=np.float64(options.scale),
-            vocab_start=np.int64(options.vocab_start),
-            validate=np.int32(options.validate),
-        )
+        arrays = {
+            "ids": ids, "weight": weight, "position_ids": position_ids,
+            "position_weight": position_weight,
+        }  # fmt: skip
+        out = jax.ShapeDtypeStruct((*ids.shape, weight.shape[1]), kind)
+        return _ffi.call(_OP, arrays, {"out": out}, options)
 
     operands = (ids, weight, position_ids, position_weight)
     rows = tuple(f"r{at}" for at in range(ids.ndim))

@@ -84,17 +84,11 @@ def rows_summed(dy, ids, sums):
         dim = dy.shape[-1]
         # The CPU is passed it too and ignores it: the platform is unknown while JAX traces.
         bytes_ = _core.embedding_backward_workspace(ids.size, dim, sums.vocab, dy.dtype.itemsize)
-        workspace = [jax.ShapeDtypeStruct((bytes_,), np.uint8)] if bytes_ else []
-        return _ffi.call(
-            "membound_embedding_backward",
-            [jax.ShapeDtypeStruct((sums.vocab, dim), kind), *workspace],
-            (dy, ids),
-            scale=np.float64(sums.scale),
-            scale_grad_by_freq=np.int32(sums.scale_grad_by_freq),
-            vocab_start=np.int64(sums.vocab_start),
-            padding_idx=np.int64(-1 if sums.padding_idx is None else sums.padding_idx),
-            validate=np.int32(sums.validate),
-        )[:1]
+        results = {
+            "out": jax.ShapeDtypeStruct((sums.vocab, dim), kind),
+            "workspace": jax.ShapeDtypeStruct((bytes_,), np.uint8) if bytes_ else None,
+        }
+        return _ffi.call(_OP, {"dy": dy, "ids": ids}, results, sums)[:1]
 
     if sums.scale_grad_by_freq:  # of all tokens
         return run(dy, ids)[0]

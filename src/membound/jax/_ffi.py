@@ -14,19 +14,43 @@ except ImportError:  # jax < 0.5
 
 from membound import _core
 from membound.jax import _sharding
+from membound.jax._handlers import HANDLERS
 
 
-def call(target, results, operands, **attributes):
-    """Run a handler on the operands that are not None; results are shapes with dtypes.
+def call(op, operands, results, options):
+    """Run op's handler. Operands and results, shapes with dtypes, by name; None: not there.
 
-    "expand_dims" never copies operands that vmap did not map: the handler merges batch axes into
-    rows, or loops over the batch if the weight or its gradient is mapped.
+    Returns the results that are there, in the handler's order. "expand_dims" never copies operands
+    that vmap did not map: the handler merges batch axes into rows, or loops over the batch if the
+    weight or its gradient is mapped.
     """
     register()
-    given = [one for one in operands if one is not None]
-    results = [_sharding.shaped(r.shape, r.dtype, given) for r in results]
-    function = ffi.ffi_call(target, results, vmap_method="expand_dims")
-    return function(*given, **attributes)
+    operand_names, result_names, _ = HANDLERS[op]
+    given, given_bits = _present(operand_names, operands)
+    made, made_bits = _present(result_names, results)
+    shaped = [_sharding.shaped(one.shape, one.dtype, given) for one in made]
+    function = ffi.ffi_call(f"membound_{op}", shaped, vmap_method="expand_dims")
+    rank = np.int32(len(made[0].shape))  # vmap adds leading axes
+    return function(
+        *given, operands=given_bits, results=made_bits, rank=rank, **attributes_of(op, options)
+    )
+
+
+def _present(names, arrays):
+    """The arrays that are there, in this order, and a bit for each of these."""
+    there = [arrays.get(name) is not None for name in names]
+    bits = sum(is_there << at for at, is_there in enumerate(there))
+    return [arrays[name] for name, one in zip(names, there, strict=True) if one], np.int32(bits)
+
+
+def attributes_of(op, options):
+    """The handler's attributes, of the fields of options that are not None."""
+    found = {}
+    for name, (kind, to_xla) in HANDLERS[op][2].items():
+        value = getattr(options, name)
+        if value is not None:
+            found[name] = to_xla(kind.index(value) if isinstance(kind, tuple) else value)
+    return found
 
 
 def validated(wanted, function, *arguments):

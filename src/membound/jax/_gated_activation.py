@@ -7,7 +7,6 @@ import math
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from membound import _core
 from membound.jax import _arguments, _ffi, _sharding
@@ -16,7 +15,6 @@ from membound.jax._norm import static
 _NAMED = _core.ACTIVATIONS  # name -> (the kind's own name, alpha, limit or None)
 _KINDS = [name for name, (kind, *_) in _NAMED.items() if name == kind]  # the kernels' enumeration
 _PACKINGS = ("halves", "interleaved", "gate")
-_ALONE, _APART = _PACKINGS.index("gate"), len(_PACKINGS)
 
 
 class Options(NamedTuple):
@@ -24,7 +22,8 @@ class Options(NamedTuple):
 
     op: str
     kind: int
-    form: int  # the packing, or a separate up
+    packing: str
+    apart: bool  # up is an array of its own
     alpha: float
     limit: float
     up_offset: float
@@ -33,30 +32,22 @@ class Options(NamedTuple):
 
     @property
     def packed(self):
-        return self.form < 2
-
-
-def _choice(op, value, argument, names):
-    if not isinstance(value, str) or value not in names:
-        *first, last = map(repr, names)
-        raise ValueError(
-            f"{op}: argument '{argument}' must be {', '.join(first)} or {last}, got {value!r}"
-        )
-    return names.index(value)
+        return not self.apart and self.packing != "gate"
 
 
 @static
 def options_of(op, apart, kind, packing, alpha, limit, up_offset, dgate=True, dup=True):
-    form = _choice(op, packing, "packing", _PACKINGS)
-    if apart and form != 0:
+    _arguments.choice(op, packing, "packing", _PACKINGS)
+    if apart and packing != "halves":
         raise ValueError(f"{op}: argument 'packing' must be left out with 'up', got {packing!r}")
-    _choice(op, kind, "kind", list(_NAMED))
+    kind = _arguments.choice(op, kind, "kind", list(_NAMED))
     kind, own_alpha, own_limit = _NAMED[kind]
     alpha, limit = own_alpha if alpha is None else alpha, own_limit if limit is None else limit
     return Options(
         op=op,
         kind=_KINDS.index(kind),
-        form=_APART if apart else form,
+        packing=packing,
+        apart=apart,
         alpha=_arguments.number(op, alpha, "alpha"),
         limit=math.inf if limit is None else _arguments.number(op, limit, "limit"),
         up_offset=_arguments.number(op, up_offset, "up_offset"),
@@ -143,7 +134,7 @@ def check_inputs(gate, up, row_scale, options, dy=None):
 
 def _check_numbers(gate, options):
     alpha, limit, offset = options.alpha, options.limit, options.up_offset
-    scales, alone = _KINDS[options.kind] in ("silu", "sigmoid", "situ"), options.form == _ALONE
+    scales, alone = _KINDS[options.kind] in ("silu", "sigmoid", "situ"), options.packing == "gate"
     for right, text in (
         (0.0 < alpha < math.inf, f"'alpha' must be finite and above 0, got {alpha:g}"),
         (
@@ -172,16 +163,6 @@ def _jitted_backward(dy, gate, up, row_scale, options):
     return _backward_call(dy, gate, up, row_scale, options)
 
 
-def attributes(options):
-    return {
-        "kind": np.int32(options.kind),
-        "form": np.int32(options.form),
-        "alpha": np.float64(options.alpha),
-        "limit": np.float64(options.limit),
-        "up_offset": np.float64(options.up_offset),
-    }
-
-
 def _axes(gate, options):
     """Which axes may be sharded: columns too, unless gate and up are packed."""
     rows = _sharding.rows_of(gate)
@@ -189,10 +170,10 @@ def _axes(gate, options):
 
 
 def _forward_call(gate, up, row_scale, options):
-    def run(*operands):
-        gate = operands[0]
+    def run(gate, up, row_scale):
+        arrays = {"gate": gate, "up": up, "row_scale": row_scale}
         out = jax.ShapeDtypeStruct((*gate.shape[:-1], cols_of(gate, options)), gate.dtype)
-        return _ffi.call("membound_gated_activation", [out], operands, **attributes(options))
+        return _ffi.call("gated_activation", arrays, {"out": out}, options)
 
     axes, rows = _axes(gate, options)
     return _sharding.cut(run, (gate, up, row_scale), (axes, axes, rows), [_sharding.Result(axes)])[
@@ -207,15 +188,11 @@ def _backward_call(dy, gate, up, row_scale, options):
     if not any(wanted):
         return None, None
 
-    def run(*operands):
-        return _ffi.call(
-            "membound_gated_activation_backward",
-            [_ffi.like(operands[1])] * sum(wanted),
-            operands,
-            dgate=np.int32(wanted[0]),
-            dup=np.int32(wanted[1]),
-            **attributes(options),
-        )
+    def run(dy, gate, up, row_scale):
+        arrays = {"dy": dy, "gate": gate, "up": up, "row_scale": row_scale}
+        made = zip(("dgate", "dup"), wanted, strict=True)
+        results = {name: _ffi.like(gate) for name, is_wanted in made if is_wanted}
+        return _ffi.call("gated_activation_backward", arrays, results, options)
 
     operands = (dy, gate, up, row_scale)
     axes, rows = _axes(gate, options)

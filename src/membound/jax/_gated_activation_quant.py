@@ -6,7 +6,6 @@ import functools
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from membound.jax import _arguments, _ffi, _sharding
 from membound.jax import _gated_activation as activation
@@ -16,11 +15,13 @@ from membound.jax._norm import static
 class Quantised(NamedTuple):
     """The static options of a call."""
 
-    op: str
     activation: activation.Options
     dtype: str
     group_size: int
     scale_upper_bound: float
+
+    def __getattr__(self, name):
+        return getattr(self.activation, name)
 
 
 @static
@@ -51,7 +52,6 @@ def gated_activation_quant(
     activation.check_kinds(op, {"gate": gate, "up": up, "row_scale": row_scale})
     _arguments.check_arrays(op, {} if scale is None else {"gate": gate, "scale": scale})
     options = Quantised(
-        op,
         activation.options_of(op, up is not None, kind, packing, alpha, limit, up_offset),
         *_quantisation(op, dtype, group_size, scale_upper_bound),
     )
@@ -72,19 +72,12 @@ def _quantised(gate, up, row_scale, scale, options):
     def run(gate, up, row_scale, scale):
         cols = activation.cols_of(gate, options.activation)
         values = jax.ShapeDtypeStruct((*gate.shape[:-1], cols), gate.dtype)
-        results = [_ffi.as_dtype(values, options.dtype)]
-        if scale is None:
-            results.append(_ffi.scales_of(values, options.group_size))
-        return _ffi.call(
-            "membound_gated_activation_quant",
-            results,
-            (gate, up, row_scale, scale),
-            group_size=np.int32(options.group_size),
-            scale_upper_bound=np.float64(options.scale_upper_bound),
-            rank=np.int32(gate.ndim),  # vmap adds leading axes
-            static=np.int32(scale is not None),
-            **activation.attributes(options.activation),
-        )
+        arrays = {"gate": gate, "up": up, "row_scale": row_scale, "scale": scale}
+        results = {
+            "out": _ffi.as_dtype(values, options.dtype),
+            "scale_out": _ffi.scales_of(values, options.group_size) if scale is None else None,
+        }
+        return _ffi.call("gated_activation_quant", arrays, results, options)
 
     rows, operands = _sharding.rows_of(gate), (gate, up, row_scale, scale)
     results = [_sharding.Result(rows)] * (1 if scale is not None else 2)

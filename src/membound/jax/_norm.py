@@ -42,7 +42,7 @@ class Forward(NamedTuple):
     norm: Norm
     eps: float
     weight_offset: float
-    before_weight: bool
+    rounding: str
     return_statistics: bool
     norm_before_gate: bool = True
     dtype: str | None = None  # dtypes of the result and of x
@@ -79,7 +79,7 @@ class Backward(NamedTuple):
 
     norm: Norm
     weight_offset: float
-    before_weight: bool
+    rounding: str
     wanted: Wanted
     norm_before_gate: bool = True
     dx_dtype: str | None = None  # dtypes of x, which the added norms do not read, and of dy
@@ -97,7 +97,7 @@ def static(make):
     def made(*values, **more):
         try:
             return cached(*values, **more)
-        except TypeError:  # unhashable: a NumPy scalar array is a valid number, a list is not
+        except (TypeError, ValueError):  # unhashable, as a NumPy scalar array, a list, a memoryview
             return make(*values, **more)
 
     return made
@@ -110,7 +110,7 @@ def forward_options(
     op = norm.op
     return Forward(
         norm=norm,
-        before_weight=_arguments.before_weight(op, rounding),
+        rounding=_arguments.rounding(op, rounding),
         return_statistics=_arguments.flag(op, return_statistics, norm.statistics_flag),
         eps=None if eps is None else _arguments.number(op, eps, "eps"),
         weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
@@ -128,7 +128,7 @@ def backward_options(norm, weight_offset, rounding, norm_before_gate=True, **nee
     return Backward(
         norm=norm,
         weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
-        before_weight=_arguments.before_weight(op, rounding),
+        rounding=_arguments.rounding(op, rounding),
         wanted=Wanted(**wanted),
         norm_before_gate=_arguments.flag(op, norm_before_gate, "norm_before_gate"),
     )
@@ -200,16 +200,6 @@ def jitted_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     return _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options)
 
 
-def _attributes(options, parameter):
-    """The attributes that both directions pass to their handlers."""
-    return {
-        "weight_offset": np.float64(options.weight_offset),
-        "rounding": np.int32(options.before_weight),
-        "norm_before_gate": np.int32(options.norm_before_gate),
-        "heads": np.int32(_ffi.has_heads(parameter)),
-    }
-
-
 def axes_of(x, parameter):
     """Axis names of x, of a per-row statistic and of a parameter, which may have a heads axis."""
     rows = _sharding.rows_of(x)
@@ -223,16 +213,15 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
     statistics = (1 + centred) if with_statistics else 0
 
     def run(x, residual, z, weight, bias):
-        return _ffi.call(
-            f"membound_{options.op}",
-            [_ffi.as_dtype(x, options.dtype or x.dtype)]
-            + ([_ffi.like(residual)] if added else [])
-            + [_ffi.rows_of(x, residual, z)] * statistics,
-            (x, residual, z, weight, bias),
-            eps=np.float64(options.eps),
-            bias=np.int32(bias is not None),
-            **_attributes(options, bias if weight is None else weight),
-        )
+        arrays = {"x": x, "residual": residual, "z": z, "weight": weight, "bias": bias}
+        statistic = _ffi.rows_of(x, residual, z) if with_statistics else None
+        results = {
+            "out": _ffi.as_dtype(x, options.dtype or x.dtype),
+            "residual_out": _ffi.like(residual) if added else None,
+            "mean": statistic,
+            "rstd": statistic,
+        }
+        return _ffi.call(options.op, arrays, results, options)
 
     def on_columns(over, *arrays):
         found = _columns.norm(options, x.shape[-1], over, *arrays)
@@ -269,7 +258,7 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
 
     def run(dy, dresidual_out, x, z, mean, rstd, weight):
         shapes = shapes_of(x, z, weight)
-        workspace = []
+        results = {name: _ffi.like(shapes[name]) for name in names}
         if sums:
             kinds = {a.dtype for a in (dy, dresidual_out, x, z) if a is not None} | {dx_dtype}
             mixed = (
@@ -278,20 +267,14 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
                 or rstd.dtype != _ffi.statistics_dtype(x)
                 or (weight is None and options.weight_offset != 0.0)
             )
-            workspace.append(
-                _ffi.sums_workspace(
-                    x, weight, centred=options.norm.centred, gated=z is not None, mixed=mixed
-                )
+            results["workspace"] = _ffi.sums_workspace(
+                x, weight, centred=options.norm.centred, gated=z is not None, mixed=mixed
             )
-        found = _ffi.call(
-            f"membound_{options.op}",
-            [*(_ffi.like(shapes[name]) for name in names), *workspace],
-            (dy, dresidual_out, x, z, mean, rstd, weight),
-            dsum=np.int32(dresidual_out is not None),
-            **{name: np.int32(name in names) for name in Wanted._fields},
-            **_attributes(options, weight),
-        )
-        return found[: len(names)]
+        arrays = {
+            "dy": dy, "dresidual_out": dresidual_out, "x": x, "z": z, "mean": mean, "rstd": rstd,
+            "weight": weight,
+        }  # fmt: skip
+        return _ffi.call(options.op, arrays, results, options)[: len(names)]
 
     def on_columns(over, *arrays):
         found = _columns.norm_backward(options, x.shape[-1], over, *arrays)
@@ -342,7 +325,7 @@ def _gradients(options, saved, cotangents):
     dy, dresidual_out, dmean, drstd = map(_unless_zero, cotangents)
     norm, wanted = options.norm, Wanted.from_shape(shape)
     backward = Backward(
-        norm, options.weight_offset, options.before_weight, wanted, options.norm_before_gate,
+        norm, options.weight_offset, options.rounding, wanted, options.norm_before_gate,
         of_x.dtype.name,
     )  # fmt: skip
     if dy is None:

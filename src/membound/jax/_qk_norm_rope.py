@@ -7,17 +7,12 @@ import functools
 import jax
 import numpy as np
 
-from membound import _core
 from membound.jax import _arguments, _ffi, _sharding
-from membound.jax._rope import in_parts, number_of, sort_arguments
+from membound.jax._rope import in_parts, sort_arguments, traced_workspace
 
-# The order in which handlers take the arrays that are given.
-_OPERANDS = (
-    "q", "k", "q_weight", "k_weight", "cos", "sin", "freqs", "position_ids", "seqlen_offsets",
-    "cu_seqlens", "dq", "dk", "q_rstd", "k_rstd",
-)  # fmt: skip
 _LEARNED = ("q", "k", "q_weight", "k_weight")
 _ANGLES = ("cos", "sin", "freqs")
+_OUT = {"q": "out", "k": "k_out"}
 
 
 def qk_norm_rope(
@@ -107,38 +102,17 @@ def _jitted_backward(arrays, options, need_dweight):
     return _gradients(arrays, options, need_dweight)
 
 
-def _call(arrays, options, results, others, attributes):
-    op, _ = options
-    return _ffi.call(
-        f"membound_{op}",
-        results,
-        [arrays.get(name) for name in _OPERANDS],
-        present=np.int32(sum(1 << i for i, name in enumerate(_OPERANDS) if name in arrays)),
-        rank=np.int32(arrays["q"].ndim),  # vmap adds leading axes
-        others=np.int32(others),
-        **{name: number_of(name, value) for name, value in attributes.items()},
-    )
-
-
-def _attributes(arrays, options):
-    op, given = options
-    shapes = {name: (one.shape, _core.DTYPE_CODES[one.dtype.name]) for name, one in arrays.items()}
-    attributes = _core.qk_norm_rope_attributes(op, shapes, dict(given))
-    return attributes.pop("workspace"), attributes
-
-
 def _outputs(arrays, options, with_rstd):
     """The rotated heads, and the rstd of each if with_rstd."""
     names = [name for name in ("q", "k") if name in arrays]
+    rstds = [f"{name}_rstd" for name in names if with_rstd]
 
     def run(arrays):
-        _, attributes = _attributes(arrays, options)
-        results = [_ffi.like(arrays[name]) for name in names]
-        if with_rstd:
-            results += [_ffi.rows_of(arrays[name]) for name in names]
-        return _call(arrays, options, results, with_rstd, attributes)
+        results = {_OUT[name]: _ffi.like(arrays[name]) for name in names}
+        results |= {rstd: _ffi.rows_of(arrays[rstd[0]]) for rstd in rstds}
+        traced_workspace("qk_norm_rope", arrays, results, options)
+        return _ffi.call("qk_norm_rope", arrays, results, options)
 
-    rstds = [f"{name}_rstd" for name in names if with_rstd]
     return in_parts(run, arrays, options, names + rstds)
 
 
@@ -146,14 +120,19 @@ def _gradients(arrays, options, need_dweight):
     """The gradients of the given arrays, by name."""
     heads = [name for name in ("q", "k") if name in arrays]
     weights = [name for name in ("q_weight", "k_weight") if need_dweight and name in arrays]
+    op = "qk_norm_rope_backward"
 
     def run(arrays):
-        size, attributes = _attributes(arrays, options)
-        results = [_ffi.like(arrays[name]) for name in (*heads, *weights)]
+        results = {_OUT[name]: _ffi.like(arrays[name]) for name in heads}
+        results |= {f"d{name}": _ffi.like(arrays[name]) for name in weights}
+        # The handler rotates gradients, and reads what the forward read.
+        rotated = {name: arrays.get(f"d{name}") for name in heads}
+        given = {**arrays, **{f"{name}_read": arrays[name] for name in heads}, **rotated}
+        size = traced_workspace(op, given, results, options)
+        count = len(results)
         if weights:
-            results.append(jax.ShapeDtypeStruct((size,), np.uint8))
-        found = _call(arrays, options, results, need_dweight, attributes)
-        return found[: len(heads) + len(weights)]
+            results["workspace"] = jax.ShapeDtypeStruct((size,), np.uint8)
+        return _ffi.call(op, given, results, options)[:count]
 
     found = in_parts(run, arrays, options, heads + weights)
     return dict(zip((*heads, *weights), found, strict=True))
@@ -186,7 +165,7 @@ def _backward(options, _, saved, gradients):
                  for one in gradients]  # fmt: skip
     heads = dict(zip(names, gradients, strict=False))
     arrays = {**learned, **rest, **rstds, **heads}
-    return _gradients(arrays, ("qk_norm_rope_backward", options[1]), True), None
+    return _gradients(arrays, options, True), None
 
 
 _normed.defvjp(_forward, _backward, symbolic_zeros=True)

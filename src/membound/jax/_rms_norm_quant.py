@@ -6,7 +6,6 @@ import functools
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from membound.jax import _arguments, _ffi, _sharding
 from membound.jax._norm import axes_of, static
@@ -21,7 +20,7 @@ class Quantised(NamedTuple):
     scale_upper_bound: float
     eps: float
     weight_offset: float
-    before_weight: bool
+    rounding: str
 
 
 @static
@@ -33,7 +32,7 @@ def _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, round
         scale_upper_bound=_arguments.upper_bound(op, scale_upper_bound),
         eps=_arguments.number(op, eps, "eps"),
         weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
-        before_weight=_arguments.before_weight(op, rounding),
+        rounding=_arguments.rounding(op, rounding),
     )
 
 
@@ -51,21 +50,13 @@ def _quantised(x, residual, weight, scale, options):
     added, is_static = residual is not None, scale is not None
 
     def run(x, residual, weight, scale):
-        results = [_ffi.as_dtype(x, options.dtype)] + [_ffi.like(x)] * added
-        if not is_static:
-            results.append(_ffi.scales_of(x, options.group_size))
-        return _ffi.call(
-            f"membound_{options.op}",
-            results,
-            (x, residual, weight, scale),
-            eps=np.float64(options.eps),
-            weight_offset=np.float64(options.weight_offset),
-            rounding=np.int32(options.before_weight),
-            group_size=np.int32(options.group_size),
-            scale_upper_bound=np.float64(options.scale_upper_bound),
-            rank=np.int32(x.ndim),  # vmap adds leading axes
-            static=np.int32(is_static),
-        )
+        arrays = {"x": x, "residual": residual, "weight": weight, "scale": scale}
+        results = {
+            "out": _ffi.as_dtype(x, options.dtype),
+            "residual_out": _ffi.like(x) if added else None,
+            "scale_out": None if is_static else _ffi.scales_of(x, options.group_size),
+        }
+        return _ffi.call(options.op, arrays, results, options)
 
     _, rows, columns = axes_of(x, weight)
     results = [_sharding.Result(rows)] * (1 + added + (not is_static))

@@ -3,6 +3,7 @@
 """Rotary position embedding and its gradients."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,16 +11,11 @@ import numpy as np
 from membound import _core
 from membound.arrays import type_name
 from membound.jax import _arguments, _ffi, _sharding
+from membound.jax._norm import static
 
-# The order in which handlers take the arrays that are given.
-_OPERANDS = (
-    "q", "k", "cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens", "q_read",
-    "k_read",
-)  # fmt: skip
 _HEADS = ("q", "k")
 _ANGLES = ("cos", "sin", "freqs")
 _POSITIONS = ("position_ids", "seqlen_offsets", "cu_seqlens")
-_WIDE = ("rotary_dim", "rotary_offset", "position_offset")
 
 
 def rope(
@@ -85,7 +81,23 @@ def rope_backward(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-_MAY_BE_NONE = ("rotary_dim", "rotary_offset", "sections", "seqlen_offsets")
+class Options(NamedTuple):
+    """The static options of a call."""
+
+    op: str
+    layout: str
+    interleaved: bool
+    rotary_dim: int | None
+    rotary_offset: int
+    sections: tuple[int, ...] | None
+    interleaved_sections: bool
+    attention_scaling: float
+    inverse: bool
+    validate: bool
+    start: int = 0
+    eps: float = 0.0
+    weight_offset: float = 0.0
+    rounding: str = "once"
 
 
 def sort_arguments(op, arrays, options, required=("q",)):
@@ -93,7 +105,7 @@ def sort_arguments(op, arrays, options, required=("q",)):
     given = {}
     for name, value in arrays.items():
         if name == "seqlen_offsets" and isinstance(value, (int, np.integer)):
-            options = {**options, name: _arguments.integer(op, value, name)}
+            options = {**options, "start": _arguments.integer(op, value, name)}
         elif isinstance(value, jax.Array):
             given[name] = value
         elif value is not None or name in required:
@@ -101,23 +113,15 @@ def sort_arguments(op, arrays, options, required=("q",)):
             raise TypeError(
                 f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
             )
-    for name, value in options.items():
-        if value is None and name not in _MAY_BE_NONE:
-            raise TypeError(f"{op}: argument '{name}' must have a value, got None")
-    if options["sections"] is not None:
-        options = {**options, "sections": _sections(op, options["sections"])}
-    return given, (op, tuple((name, one) for name, one in options.items() if one is not None))
+    return given, options_of(op, **options)
 
 
-def _sections(op, sections):
-    """The sections as a tuple, which is hashable."""
-    try:
-        numbers = tuple(sections)
-    except (TypeError, NotImplementedError):  # memoryviews with two axes
-        raise TypeError(
-            f"{op}: argument 'sections' must be a sequence of integers, got {type_name(sections)}"
-        ) from None
-    return tuple(_arguments.integer(op, one, "sections") for one in numbers)
+@static
+def options_of(op, **options):
+    for name, (kind, _) in _ffi.HANDLERS[op][2].items():
+        if name != "start":
+            options[name] = _arguments.option(op, options[name], name, kind)
+    return Options(op, **options)
 
 
 def _argument(op, name):
@@ -140,10 +144,17 @@ def _jitted_backward(arrays, options):
     return _call(arrays, options)
 
 
-def _attributes(arrays, options):
-    op, given = options
-    shapes = {name: (one.shape, _core.DTYPE_CODES[one.dtype.name]) for name, one in arrays.items()}
-    return _core.rope_attributes(op, shapes, dict(given))
+def traced_workspace(op, arrays, results, options):
+    """Check a call with the core's error texts; return the bytes of its workspace."""
+    operands, made = (
+        [
+            None if name not in given
+            else (given[name].shape, _core.DTYPE_CODES[given[name].dtype.name])
+            for name in names
+        ]
+        for names, given in zip(_ffi.HANDLERS[op][:2], (arrays, results), strict=True)
+    )  # fmt: skip
+    return _core.traced_workspace(op, operands, made, _ffi.attributes_of(op, options))
 
 
 def in_parts(run, arrays, options, results):
@@ -173,7 +184,7 @@ def in_parts(run, arrays, options, results):
 
 def _axes(arrays, options):
     """The names of each array's leading axes, and of the batch axis if it can be sharded."""
-    layout = dict(options[1])["layout"]
+    layout = options.layout
     if arrays["q"].ndim != len(layout):  # mapped
         return None, None
     per_batch = [arrays[n].ndim for n in (*_ANGLES, "position_ids") if n in arrays]
@@ -199,30 +210,18 @@ def _call(arrays, options):
 
 
 def _run(arrays, options):
-    op, _ = options
-    attributes = _attributes(arrays, options)
     for name in ("q_read", "k_read"):
-        _check_read(op, arrays, name)
-    results = [_ffi.like(arrays[name]) for name in _HEADS if name in arrays]
+        _check_read(options.op, arrays, name)
+    results = {"out": _ffi.like(arrays["q"])}
+    if "k" in arrays:
+        results["k_out"] = _ffi.like(arrays["k"])
     if "q_read" in arrays:
-        size = _core.rope_backward_workspace(attributes["rotary_dim"])
-        results += [_ffi.like(arrays["freqs"]), jax.ShapeDtypeStruct((size,), np.uint8)]
-    found = _ffi.call(
-        f"membound_{op}",
-        results,
-        [arrays.get(name) for name in _OPERANDS],
-        present=np.int32(sum(1 << i for i, name in enumerate(_OPERANDS) if name in arrays)),
-        rank=np.int32(arrays["q"].ndim),  # vmap adds leading axes
-        **{name: number_of(name, value) for name, value in attributes.items()},
-    )
-    return list(found[:-1] if "q_read" in arrays else found)
-
-
-def number_of(name, value):
-    if isinstance(value, float):
-        return np.float64(value)
-    return (np.int64 if name in _WIDE or (name.startswith("section_") and name != "section_count")
-            else np.int32)(value)  # fmt: skip
+        results["dfreqs"] = _ffi.like(arrays["freqs"])
+    size = traced_workspace(options.op, arrays, results, options)
+    count = len(results)
+    if size:
+        results["workspace"] = jax.ShapeDtypeStruct((size,), np.uint8)
+    return list(_ffi.call(options.op, arrays, results, options)[:count])
 
 
 def _check_read(op, arrays, name):
@@ -273,12 +272,12 @@ def _backward(options, saved, gradients):
                  for one in gradients]  # fmt: skip
     rotated = dict(zip(_HEADS, gradients, strict=False))
     if heads is None:
-        op, given = options
-        back = {**dict(given), "inverse": not dict(given)["inverse"]}
-        found = _rope(rotated, angles, where, (op, tuple(back.items())))
+        back = options._replace(inverse=not options.inverse)
+        found = _rope(rotated, angles, where, back)
         return dict(zip(_HEADS, found, strict=False)), None, None
     read = {f"{name}_read": one for name, one in heads.items()}
-    *found, dfreqs = _call({**rotated, **angles, **where, **read}, ("rope_backward", options[1]))
+    back = options._replace(op="rope_backward")
+    *found, dfreqs = _call({**rotated, **angles, **where, **read}, back)
     return dict(zip(_HEADS, found, strict=False)), {"freqs": dfreqs}, None
 
 

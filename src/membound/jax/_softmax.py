@@ -15,7 +15,7 @@ class Options(NamedTuple):
     """The static options of a call."""
 
     scale: float
-    causal_offset: int | None
+    causal_offset: int | None = None
 
 
 def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
@@ -99,12 +99,8 @@ def _jitted_backward(dy, y, scale):
 
 
 def _forward(x, mask, options):
-    attributes = {"scale": np.float64(options.scale)}
-    if options.causal_offset is not None:
-        attributes["causal_offset"] = np.int64(options.causal_offset)
-
     def run(x, mask):
-        return _ffi.call("membound_softmax", [_ffi.like(x)], (x, mask), **attributes)
+        return _ffi.call("softmax", {"x": x, "mask": mask}, {"out": _ffi.like(x)}, options)
 
     axes = (*_sharding.rows_of(x), _sharding.COLUMNS)
     if options.causal_offset is not None:  # a shard would count from 0
@@ -123,10 +119,8 @@ def _of_mask(axes, mask):
 
 def _backward(dy, y, scale):
     def run(dy, y):
-        operands = (dy, y)
-        return _ffi.call(
-            "membound_softmax_backward", [_ffi.like(y)], operands, scale=np.float64(scale)
-        )
+        arrays = {"dy": dy, "y": y}
+        return _ffi.call("softmax_backward", arrays, {"dx": _ffi.like(y)}, Options(scale))
 
     def on_columns(over, dy, y):
         return (_columns.softmax_backward(scale, over, dy, y),)
