@@ -7,19 +7,25 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "cpp", "consumer", "tests"]
+nox.options.sessions = ["lint", "scripts", "cpp", "consumer", "tests"]
 nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 BUILD = Path("build").absolute()
 CMAKE = ("cmake>=3.26", "ninja>=1.11")
 PROCESSES = str(min(8, len(os.sched_getaffinity(0))))  # of pytest, side by side
+# 3.12 serves every later version, but for free-threaded interpreters, which have no stable ABI.
+RELEASE_PYTHONS = ("3.11", "3.12", "3.14t")
+TESTED_PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.14t")
+# Code for 8.0 runs on 8.6 and 8.9 too; what gains there is added by cpp/CMakeLists.txt.
+RELEASE_ARCHITECTURES = "75-real;80-real;90-real;100-real;120"
 TORCH = "torch==2.13.0"  # as in pyproject.toml: what the tests run on
 RELEASES = ("torch==2.10.0", "torch", "jax==0.4.38", "jax")  # oldest with all we promise, newest
 # An index with a torch that has no libraries for GPUs (gigabytes); nothing else comes from it.
@@ -54,7 +60,9 @@ def install_torch(session: nox.Session, requirement: str) -> None:
 def lint(session: nox.Session) -> None:
     """Run every formatter and checker, exactly the hooks of .pre-commit-config.yaml."""
     session.install(*groups("lint"))
-    session.run("pre-commit", "run", "--all-files", "--show-diff-on-failure", *session.posargs)
+    chosen = session.posargs or ["--all-files"]
+    elsewhere = {"SKIP": "no-commit-to-branch"}  # a check of what is there, on whatever branch
+    session.run("pre-commit", "run", *chosen, "--show-diff-on-failure", env=elsewhere)
 
 
 @nox.session
@@ -160,33 +168,103 @@ def readme(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", built)
 
 
-@nox.session(default=False, python=["3.11", "3.12"])
-def wheel(session: nox.Session) -> None:
-    """Build sdist and wheel as a release does, check the wheel, and test it on its interpreters."""
-    dist = BUILD / "dist" / session.python
-    shutil.rmtree(dist, ignore_errors=True)
-    session.install(*groups("wheel"))
-    session.run("python", "-m", "build", "--outdir", str(dist))
-    built = built_wheel(dist)
-    session.run("auditwheel", "show", built)
-    # Invalid instructions that nvcc made, of any architecture.
-    session.install("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm")
-    session.run("python", "tests/machine_code.py", built)
-    if "-abi3-" in built:
-        session.run("abi3audit", "--strict", "--report", built)
-    # 3.11 has a wheel of its own; that of 3.12 serves every later version.
-    for version in ["3.12", "3.13"] if session.python == "3.12" else ["3.11"]:
-        session.notify(f"wheel_tests-{version}")
+def interpreter(version: str) -> str | None:
+    """Return the command of an interpreter, on the PATH or one of pyenv's, if it is here."""
+    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for command in (f"python{version}", *roots.glob(f"{version}.*/bin/python{version}")):
+        found = shutil.which(command)
+        if (
+            found
+            and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
+        ):
+            return found
+    return None
 
 
-@nox.session(default=False, python=["3.11", "3.12", "3.13"])
-def wheel_tests(session: nox.Session) -> None:
-    """Run `check` and the NumPy tests on the wheel that the session `wheel` built."""
-    dist = BUILD / "dist" / ("3.11" if session.python == "3.11" else "3.12")
-    session.install(*groups("numpy-tests"))
-    session.install("--force-reinstall", "--no-deps", built_wheel(dist))
-    session.run("python", "-m", "membound", "check")
-    session.run("pytest", *session.posargs)
+def build_core(session: nox.Session, version: str) -> Path:
+    """Compile the library once, for the wheels of every interpreter; return its install prefix."""
+    folder, prefix = BUILD / "release", BUILD / "release-core"
+    shutil.rmtree(prefix, ignore_errors=True)
+    numbers = version.partition(".dev")[0]
+    options = [f"-DSKBUILD_PROJECT_VERSION={numbers}", f"-DSKBUILD_PROJECT_VERSION_FULL={version}"]
+    options.append(f"-DMEMBOUND_CUDA={os.environ.get('MEMBOUND_CUDA', 'ON')}")
+    if os.environ.get("MEMBOUND_NVCC") == "pypi":
+        session.install(*groups("nvcc"))
+    architectures = {"CUDAARCHS": os.environ.get("CUDAARCHS", RELEASE_ARCHITECTURES)}
+    session.run("cmake", "--preset", "default", "-B", str(folder), *options, env=architectures)
+    session.run("cmake", "--build", str(folder))
+    session.run("cmake", "--install", str(folder), "--prefix", str(prefix))
+    return prefix
+
+
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """Build sdist and wheels as a release does: one core for all interpreters; check and test them.
+
+    MEMBOUND_CUDA=OFF builds them for the CPU alone. The platform in their names follows from the C
+    library of this machine; a release is built in the image that wheels.yml names.
+    """
+    shutil.rmtree(BUILD / "dist", ignore_errors=True)
+    dist, raw = BUILD / "dist", BUILD / "release-wheels"
+    shutil.rmtree(raw, ignore_errors=True)
+    session.install(*groups("release"), *CMAKE)
+    session.run("python", "-m", "build", "--sdist", "--outdir", str(dist))
+    (sdist,) = dist.glob("*.tar.gz")
+    core = build_core(session, sdist.name.removeprefix("membound-").removesuffix(".tar.gz"))
+    for version in RELEASE_PYTHONS:
+        python = interpreter(version)
+        if python is None:
+            session.warn(f"no Python {version} here, so no wheel of it")
+            continue
+        folder = raw / version
+        options = [f"-Ccmake.define.MEMBOUND_CORE={core}", "-w", str(folder)]
+        session.run(python, "-m", "pip", "wheel", "--no-deps", *options, ".", external=True)
+        built = built_wheel(folder)
+        session.run("auditwheel", "repair", "--exclude", "libcuda.so.1", "-w", str(dist), built)
+    wheels = [str(path) for path in sorted(dist.glob("*.whl"))]
+    for wheel in wheels:
+        session.run("auditwheel", "show", wheel)
+        session.run("python", ".github/scripts/check_binaries.py", wheel)
+        session.run("python", "tests/machine_code.py", wheel)
+        if "-abi3-" in wheel:
+            session.run("abi3audit", "--strict", "--report", wheel)
+    session.run("twine", "check", "--strict", *wheels, str(sdist))
+    session.run("check-wheel-contents", *wheels)
+    session.run("python", ".github/scripts/check_dist.py", str(dist))
+    for version in TESTED_PYTHONS:
+        if python := interpreter(version):
+            test_in_new_environment(session, python, version)
+
+
+def test_in_new_environment(session: nox.Session, python: str, version: str) -> None:
+    """Run `check` and the NumPy tests on the released wheel in an environment of its own."""
+    folder = BUILD / "release-tests" / version
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run(python, "-m", "venv", str(folder), external=True)
+    own = str(folder / "bin/python")
+    install = [own, "-m", "pip", "install", "--quiet"]
+    wheels = ["--no-index", "--no-deps", "--pre", "--find-links", str(BUILD / "dist"), "membound"]
+    session.run(*install, *wheels, external=True)
+    session.run(*install, *groups("numpy-tests"), external=True)
+    session.run(own, "-m", "membound", "check", external=True)
+    session.run(own, "-m", "pytest", *(session.posargs or ["tests/python"]), external=True)
+
+
+@nox.session(default=False)
+def next_version(session: nox.Session) -> None:
+    """Print the next version and its notes; `-- publish` commits the changelog, tags and pushes."""
+    session.install(*groups("version"))
+    publish = session.posargs == ["publish"]
+    session.run(
+        "semantic-release", *(["version", "--no-vcs-release"] if publish else ["--noop", "version"])
+    )
+
+
+@nox.session
+def scripts(session: nox.Session) -> None:
+    """Test what workflows run: the version of made-up histories, checks of what is published."""
+    session.install(*groups("version"), "pytest>=8", "pyelftools>=0.30")
+    session.run("pytest", "tests/release", *session.posargs)
 
 
 @nox.session(default=False, requires=["build"])

@@ -1,6 +1,6 @@
 # Says what will be compiled and about how long that takes, before the first unit: pip shows it with -v.
 # Seconds of processor time, measured with GCC 12 and nvcc 13.0; those of CUDA for each architecture.
-set(_cpu_seconds 500)
+set(_cpu_seconds 600)
 set(_cuda_seconds 600)
 cmake_host_system_information(RESULT _cores QUERY NUMBER_OF_LOGICAL_CORES)
 set(_what "the CPU kernels")

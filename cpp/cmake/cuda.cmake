@@ -86,7 +86,7 @@ endif()
 
 # This machine's GPU when it has one; else 9.0: each more is as long a build again, and PTX, which
 # newer GPUs could compile, is a fourteenth of one (two cores: 481 s with it, 446 without). Release
-# builds pass a list (pyproject.toml, [tool.cibuildwheel]).
+# builds pass a list (noxfile.py, RELEASE_ARCHITECTURES).
 set(_without_gpu 90-real)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   file(GLOB _gpus /dev/nvidia[0-9]*)
