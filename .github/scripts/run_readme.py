@@ -20,7 +20,7 @@ from pathlib import Path
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXTRAS = ("numpy", "torch", "jax")
-MAIN = "int main() { return norm == nullptr; }\n"
+MAIN = "int main() {}\n"
 PROJECT = "cmake_minimum_required(VERSION 3.20)\nproject(app CXX)\nadd_executable(app app.cpp)\n"
 
 
