@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""References of cross_entropy and its gradient, in a wider dtype than they compute in."""
+"""The cases of cross_entropy and its gradient, and how near results must be."""
 
 from __future__ import annotations
 
 import numpy as np
 from arrays import FRAMEWORKS
-from reference import NUMPY_DTYPES, statistics_dtype, wide
+from reference import NUMPY_DTYPES
 
 from membound._ulps import FORMATS
+from membound.oracle import statistics_dtype, wide
+from membound.oracle.softmax import cross_entropy
 
 NOT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
 KINDS = {
@@ -24,38 +26,10 @@ def zeros(one, shape, dtype):
     return one.array(np.zeros(shape, NUMPY_DTYPES[dtype]))
 
 
-def definition(logits, labels, dloss=1.0, *, weight=None, ignore_index=-100, label_smoothing=0.0,
-               z_loss=0.0, softcap=None):  # fmt: skip
+def definition(logits, labels, dloss=1.0, **options):
     """loss, lse and dlogits of each row; NaN where a label is not a column."""
-    x = wide(logits, logits.dtype.name)
-    cols = x.shape[-1]
-    weights = np.ones(cols) if weight is None else wide(weight, weight.dtype.name)
-    capped, slope = x, 1
-    if softcap is not None:  # 1 - tanh^2 would cancel where the slope is small
-        capped, slope = softcap * np.tanh(x / softcap), np.cosh(x / softcap) ** -2.0
-    counts = (labels != ignore_index) & (labels >= 0) & (labels < cols)
-    at = np.where(counts, labels, 0)[..., None]
-    with np.errstate(all="ignore"):
-        top = capped.max(-1, keepdims=True)
-        low = np.log(np.exp(capped - top).sum(-1, keepdims=True))
-        lse = (top + low)[..., 0]
-        distance = low + (top - capped)  # lse - capped, without cancellation
-        here = weights[at[..., 0]]
-        loss = (1 - label_smoothing) * here * np.take_along_axis(distance, at, -1)[..., 0]
-        if label_smoothing:
-            loss = loss + label_smoothing * (weights * distance).mean(-1)
-        loss = loss + z_loss * here * lse**2
-        along = (1 - label_smoothing) * here + label_smoothing * weights.mean()
-        along = along + 2 * z_loss * here * lse
-        share = np.where(np.arange(cols) == at, (1 - label_smoothing) * here[..., None], 0)
-        gradient = np.exp(-distance) * along[..., None] - share - label_smoothing / cols * weights
-        gradient = np.asarray(dloss)[..., None] * gradient * slope
-    absent = np.where(labels == ignore_index, 0.0, np.nan)
-    return (
-        np.where(counts, loss, absent),
-        np.where(counts, lse, absent),
-        np.where(counts[..., None], gradient, absent[..., None]),
-    )
+    dtype = logits.dtype.name
+    return [one.values for one in cross_entropy(logits, labels, dtype, dloss, **options)]
 
 
 def label_weights(labels, cols, weight=None, ignore_index=-100):

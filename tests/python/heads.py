@@ -11,10 +11,10 @@ from typing import Any
 import gated_norms
 import gradients
 import numpy as np
-import reference
 from reference import NUMPY_DTYPES
 
 import membound
+from membound.oracle import norms
 
 
 def each_head(rows: Any, *parameters: Any) -> dict[str, int]:
@@ -56,16 +56,16 @@ class Op:
         return self.backward(dy, *rows, *rest, **options)
 
 
-_RMS = (reference.rms_norm, reference.rms_norm_backward)
-_LAYER = (reference.layer_norm, reference.layer_norm_backward)
-_GATED = (gated_norms.rms_norm_gated, gated_norms.rms_norm_gated_backward)
+_RMS = (norms.rms_norm, norms.rms_norm_backward)
+_LAYER = (norms.layer_norm, norms.layer_norm_backward)
+_GATED = (norms.rms_norm_gated, norms.rms_norm_gated_backward)
 OPS = {
     op.name: op
     for op in (
         Op("rms_norm", *_RMS),
-        Op("add_rms_norm", reference.add_rms_norm, _RMS[1], "residual"),
+        Op("add_rms_norm", norms.add_rms_norm, _RMS[1], "residual"),
         Op("layer_norm", *_LAYER, centred=True),
-        Op("add_layer_norm", reference.add_layer_norm, _LAYER[1], "residual", centred=True),
+        Op("add_layer_norm", norms.add_layer_norm, _LAYER[1], "residual", centred=True),
         Op("rms_norm_gated", *_GATED, "z"),
     )
 }

@@ -14,6 +14,7 @@ from arrays import LAYOUTS, Framework
 from cases import WEIGHTS, layouts_like, make_bias, make_weight
 
 import membound
+from membound.oracle import norms
 
 # Around a vector, a warp, a block and the thresholds between kernels; fewer than for rms_norm, as
 # the kernels have the same tiles.
@@ -103,7 +104,7 @@ def check(case: Case) -> None:
     offset = case.weight_offset if weight is not None else 0.0
     options: dict[str, Any] = {"eps": case.eps, "weight_offset": offset}
     values = [np.array(placed[name].values) for name in inputs]
-    formula = reference.add_layer_norm if case.added else reference.layer_norm
+    formula = norms.add_layer_norm if case.added else norms.layer_norm
     wanted = formula(*values, weight_values, bias_values, case.dtype, **options)
     wanted, total = wanted if case.added else (wanted, None)
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from reference import NUMPY_DTYPES, round_once, ulps
+from reference import NUMPY_DTYPES
+
+from membound.oracle import round_to as oracle_round_to
+from membound.oracle import ulps
 
 KINDS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rms_norm_gated")
 
@@ -19,7 +22,7 @@ def wide(values: Any) -> np.ndarray:
 
 def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
     """One rounding of float64; a longdouble would be rounded twice."""
-    return wide(round_once(np.asarray(values, np.float64), dtype))
+    return wide(oracle_round_to(np.asarray(values, np.float64), dtype))
 
 
 def sums_dtype(*dtypes: str) -> str:

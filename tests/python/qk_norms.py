@@ -1,18 +1,21 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The definition of qk_norm_rope and its gradients in float64."""
+"""The cases of qk_norm_rope and its gradients."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import arrays
 import numpy as np
 import pytest
+import reference
 import rotary
 from reference import NUMPY_DTYPES
 from rotary import draw, to_layout
+
+from membound.oracle.rotary import NormAndRotation, Rotation
 
 # head_dim, rotary_dim, rotary_offset: vectors that pair up across a GPU's lanes, and others
 PARTS = ((128, 128, 0), (64, 64, 0), (256, 256, 0), (80, 80, 0), (96, 64, 32), (64, 32, 8))
@@ -30,62 +33,11 @@ def framework(name: str) -> Any:
 
 
 @dataclass
-class Norm:
-    """One array of heads, (batch, seq, heads, head_dim), and how it is normalised and rotated."""
-
-    x: np.ndarray
-    weight: np.ndarray | None
-    cos: np.ndarray  # (batch, seq, pairs or 2 * pairs), in float64
-    sin: np.ndarray
-    eps: float = 1e-6
-    offset: float = 0.0
-    interleaved: bool = False
-    rotary_offset: int = 0
-    pairs: int | None = None  # None: cos has one column for each
-    wide: np.ndarray = field(init=False)
-
-    def __post_init__(self):
-        self.wide = self.x.astype(np.float64)
-
-    @property
-    def rstd(self) -> np.ndarray:
-        largest = np.abs(self.wide).max(-1, keepdims=True)  # whose square may overflow
-        squares = ((self.wide / largest) ** 2).mean(-1)
-        largest = largest[..., 0]
-        return 1 / (largest * np.sqrt(squares + self.eps / largest / largest))
-
-    @property
-    def factor(self) -> Any:
-        return 1.0 if self.weight is None else self.weight.astype(np.float64) + self.offset
-
-    def rotated(self, x: np.ndarray, inverse: bool = False) -> np.ndarray:
-        cos, sin = self.cos[:, :, None], self.sin[:, :, None]
-        pairs = self.pairs or self.cos.shape[-1]
-        return rotary.rotated_by(x, cos, sin, self.interleaved, self.rotary_offset, pairs, inverse)
-
-    def out(self) -> np.ndarray:
-        return self.rotated(self.wide * self.rstd[..., None] * self.factor)
-
-    def size(self) -> np.ndarray:
-        """The largest magnitude of each normalised head, to which errors are relative."""
-        normed = np.abs(self.wide * self.rstd[..., None] * self.factor)
-        return normed.max(-1, keepdims=True)
-
-    def gradients(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """dx, dweight for each head, and the magnitude of its terms."""
-        h = self.wide * self.rstd[..., None]
-        t = self.rotated(dy.astype(np.float64), inverse=True)
-        g = t * self.factor
-        dx = self.rstd[..., None] * (g - h * (g * h).mean(-1, keepdims=True))
-        return dx, (t * h).sum((0, 1)), np.abs(t * h).sum((0, 1))
-
-
-@dataclass
 class Case:
     """A call: its arrays in a framework, and the reference by definition."""
 
-    q: Norm
-    k: Norm
+    q: NormAndRotation
+    k: NormAndRotation
     call: dict[str, Any]  # all but q and k
     layout: str
 
@@ -117,9 +69,9 @@ def case(
     )  # fmt: skip
     positions = rng.integers(0, POSITIONS, (batch, seq))
     cos, sin = rotary.angles_of(given, positions, rotary_dim // 2)
+    rotation = Rotation(cos, sin, interleaved, rotary_offset, pairs=rotary_dim // 2)
     norms = [
-        Norm(x, w, cos, sin, offset=offset, interleaved=interleaved, rotary_offset=rotary_offset,
-             pairs=rotary_dim // 2)
+        NormAndRotation(x, w, rotation, offset=offset)
         for x, w in ((q, q_weight), (k, k_weight))
     ]  # fmt: skip
     call = {
@@ -130,17 +82,9 @@ def case(
     return Case(*norms, call, layout)
 
 
-# One rounding of the result, plus the slack for sums and products in float32 (float64).
-ULP = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 0.0, "float64": 0.0}
-
-
-def check(found: np.ndarray, norm: Norm) -> None:
+def check(found: np.ndarray, norm: NormAndRotation) -> None:
     """Check that found is norm's result, rounded once."""
-    right = norm.out()
-    assert found.shape == right.shape
-    assert found.dtype == norm.x.dtype
-    rounding = 2.0 ** (-53 if found.dtype == np.float64 else -24)
-    tiny = 2.0**-25 if found.dtype == np.float16 else 0.0
-    allowed = 1.001 * ULP[found.dtype.name] * np.abs(right) + tiny + 16 * rounding * norm.size()
-    error = np.abs(found.astype(np.float64) - right)
-    assert (error <= allowed).all(), f"off by {(error / allowed).max():g} times what is allowed"
+    right = norm.expected(found.dtype.name)
+    right.slack *= 2
+    right.allowed = {**right.allowed, "float32": 0.0, "float64": 0.0}  # the slack has it all
+    reference.assert_within(found, right)

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rms_norm_quant and add_rms_norm_quant against their definition, applied to the norm's result.
-
-8-bit codes are found by search in the list of all their values.
-"""
+"""rms_norm_quant and add_rms_norm_quant against their definition, applied to the norm's result."""
 
 from __future__ import annotations
 
@@ -17,10 +14,11 @@ from cases import make_weight
 from reference import QUANTISED
 
 import membound
+from membound.oracle import quantised as oracle
+from membound.oracle.quantised import LIMITS
 
 # These ops do not stage NumPy arrays through a GPU.
 NAMES = [name for name in FRAMEWORKS if "numpy-cuda" not in str(name)]
-LIMITS = {"float8_e4m3fn": 448, "float8_e5m2": 57344, "int8": 127}
 SCALES = ("row", 64, 128, "static")
 NOTHING = 0x5A  # filler of unwritten bytes
 
@@ -32,48 +30,10 @@ def numbers(kind: str) -> np.ndarray:
     return values[values <= LIMITS[kind]]
 
 
-def encoded(values: np.ndarray, kind: str) -> np.ndarray:
-    """Encode to the nearest code, ties to the even code; clamp at the limit."""
-    known = numbers(kind)
-    magnitude = np.minimum(np.abs(values.astype(np.float64)), LIMITS[kind])
-    above = np.searchsorted(known, np.nan_to_num(magnitude)).astype(np.uint8)
-    below = np.where(above > 0, above - 1, 0).astype(np.uint8)
-    up, down = known[above] - magnitude, magnitude - known[below]
-    nearest = np.where((down < up) | ((down == up) & (above % 2 == 1)), below, above)
-    codes = nearest.astype(np.uint8)
-    if kind == "int8":
-        signed = np.where(np.signbit(values), -codes.view(np.int8), codes.view(np.int8))
-        return np.where(np.isnan(values), 0, signed).astype(np.int8)
-    codes |= np.signbit(values).astype(np.uint8) << 7
-    codes[np.isnan(values)] = 0x7F
-    return codes.view(QUANTISED[kind])
-
-
-def quantised(
-    y: np.ndarray, kind: str, scale: Any = "row", bound: float | None = None, given: float = 1.0
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Quantise by definition. scale: one of SCALES; given: the static scale."""
-    wide = np.float64 if y.dtype == np.float64 else np.float32
-    y = y.astype(wide)
-    if scale == "static":
-        with np.errstate(all="ignore"):
-            return encoded(y * (wide(1) / wide(np.float32(given))), kind), None
-    cols = y.shape[-1]
-    size = cols if scale == "row" else scale
-    parts, scales = [], []
-    with np.errstate(all="ignore"):
-        for first in range(0, cols, size):
-            part = y[..., first : first + size]
-            largest = np.abs(part).max(-1)
-            one = (largest / wide(LIMITS[kind])).astype(np.float32)
-            one = np.where(np.isinf(one) & np.isfinite(largest), np.finfo(np.float32).max, one)
-            one = np.maximum(one, np.float32(2.0**-126))
-            if bound is not None:
-                one = np.minimum(one, np.float32(bound))
-            scales.append(one)
-            parts.append(encoded(part * (wide(1) / one.astype(wide))[..., None], kind))
-    out = np.concatenate(parts, -1)
-    return out, scales[0] if scale == "row" else np.stack(scales, -1)
+def quantised(y: np.ndarray, kind: str, *scale: Any, **options: Any) -> tuple[np.ndarray, Any]:
+    """The codes of the oracle's numbers, and the scales."""
+    found, scales = oracle.quantised(y, kind, *scale, **options)
+    return found.astype(QUANTISED[kind]), scales
 
 
 def assert_same(got: np.ndarray, wanted: np.ndarray, what: Any) -> None:

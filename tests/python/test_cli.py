@@ -14,8 +14,8 @@ import pytest
 
 import membound
 from membound import __main__ as command_line
-from membound import _frameworks, _table, bench, check
-from membound.check import activations, cases, values
+from membound import _frameworks, _table, bench, check, oracle
+from membound.check import activations, cases
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -299,7 +299,7 @@ def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     ],
 )
 def test_errors_are_counted_in_units_in_the_last_place(got, wanted, dtype, ulps):
-    assert values.error_in_ulps(got, {wanted}, dtype) == ulps
+    assert oracle.errors_in_ulps(got, oracle.wide(wanted, dtype), dtype) == ulps
 
 
 def test_tables_line_up():

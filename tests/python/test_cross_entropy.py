@@ -12,10 +12,11 @@ from arrays import FRAMEWORKS
 from arrays import framework_without_device as framework
 from bad_calls import Case, f32
 from cross_entropies import KINDS, NOT_JAX, assert_gradient, assert_sums, definition, zeros
-from reference import DTYPES, statistics_dtype
+from reference import DTYPES
 from softmaxes import draw
 
 import membound
+from membound.oracle import statistics_dtype
 
 COLS = (1, 2, 7, 16, 33, 64, 96, 100, 128, 200, 1000, 2049)
 

@@ -12,10 +12,11 @@ from arrays import FRAMEWORKS
 from arrays import framework_without_device as framework
 from bad_calls import Case, f32
 from cross_entropies import KINDS, assert_gradient, definition
-from reference import DTYPES, NUMPY_DTYPES, statistics_dtype
+from reference import DTYPES, NUMPY_DTYPES
 from softmaxes import draw
 
 import membound
+from membound.oracle import statistics_dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

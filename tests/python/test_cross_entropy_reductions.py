@@ -11,10 +11,11 @@ from arrays import FRAMEWORKS
 from arrays import framework_without_device as framework
 from bad_calls import f32
 from cross_entropies import KINDS, assert_gradient, assert_sums, definition, label_weights, zeros
-from reference import DTYPES, statistics_dtype
+from reference import DTYPES
 from softmaxes import draw
 
 import membound
+from membound.oracle import statistics_dtype
 
 
 @pytest.mark.parametrize("kind", KINDS)

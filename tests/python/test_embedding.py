@@ -17,6 +17,7 @@ from bad_calls import Case, f32
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
+from membound.oracle.embedding import embedding as definition
 
 DIMS = (1, 3, 8, 64, 96, 257, 1000, 4096)
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4), (0, 4))
@@ -24,22 +25,6 @@ SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4), (0, 4))
 
 def draw(rng, shape, dtype):
     return rng.standard_normal(shape).astype(NUMPY_DTYPES[dtype])
-
-
-def definition(ids, weight, scale=1.0, start=0, position_weight=None, position_ids=None):
-    """The definition in the accumulator's dtype, with each operation rounded."""
-    wide = np.float64 if weight.dtype == np.float64 else np.float32
-    rows = np.asarray(ids.astype(object) - start, object)  # of any size
-    inside = np.array([0 <= row < len(weight) for row in rows.ravel()], bool).reshape(ids.shape)
-    rows = np.where(inside, rows, 0).astype(np.int64)
-    out = weight[rows].astype(wide) * wide(scale)
-    if position_weight is not None:
-        if position_ids is None:
-            position_ids = np.broadcast_to(np.arange(ids.shape[-1]), ids.shape)
-        has = (position_ids >= 0) & (position_ids < len(position_weight))
-        more = position_weight[np.where(has, position_ids, 0)].astype(wide)
-        out = np.where(has[..., None], out + more, out)
-    return np.where(inside[..., None], out, 0)
 
 
 def same(one, out, right, dtype):

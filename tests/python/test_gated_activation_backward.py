@@ -13,11 +13,12 @@ import pytest
 from arrays import LAYOUTS
 from bad_calls import f32
 from cases import needs
-from gated_activations import GPT_OSS, KINDS, PACKINGS, WIDTHS, Case, check_backward, vary
+from gated_activations import GPT_OSS, PACKINGS, WIDTHS, Case, check_backward, vary
 from gradients import FRAMEWORKS, ON_GPU
 from reference import DTYPES
 
 import membound
+from membound.oracle.activations import KINDS
 
 TARGETS = ("returned", "given", "over dy", "over gate", "over up")
 

@@ -11,7 +11,7 @@ import pytest
 from arrays import LAYOUTS
 from bad_calls import f32
 from cases import drawn_for, layouts_like, needs
-from gated_activations import GPT_OSS, KINDS, PACKINGS, Case, draw_scale, vary
+from gated_activations import GPT_OSS, PACKINGS, Case, draw_scale, vary
 from quant_norms import (
     LIMITS,
     NAMES,
@@ -25,6 +25,7 @@ from quant_norms import (
 from reference import DTYPES, NUMPY_DTYPES, QUANTISED
 
 import membound
+from membound.oracle.activations import KINDS
 
 WIDTHS = (1, 7, 64, 100, 128, 136, 257, 1000, 4104)
 GIVEN = 0.0625

@@ -9,10 +9,11 @@ import importlib
 import arrays
 import numpy as np
 import pytest
-from gated_activations import GPT_OSS, KINDS
+from gated_activations import GPT_OSS
 from quant_norms import assert_same, quantised
 
 import membound
+from membound.oracle.activations import KINDS
 
 jax = pytest.importorskip("jax")
 mbj = importlib.import_module("membound.jax")

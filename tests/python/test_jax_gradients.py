@@ -15,6 +15,7 @@ import reference
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
+from membound.oracle import norms
 
 jax = pytest.importorskip("jax")
 mbj = importlib.import_module("membound.jax")
@@ -352,6 +353,6 @@ def test_a_gradient_step_in_bfloat16(one, seed):
     weight = rng.standard_normal(256).astype(kind)
     rstd = gradients.statistics_of(x, "bfloat16")
     got = mbj.rms_norm_backward(*map(one.array, (dy, x, weight, rstd)))
-    wanted = reference.rms_norm_backward(dy, x, weight, rstd, "bfloat16")
+    wanted = norms.rms_norm_backward(dy, x, weight, rstd, "bfloat16")
     for gradient, right in zip(got, wanted, strict=True):
-        reference.assert_sum_right(one.numpy(gradient), right)
+        reference.assert_within(one.numpy(gradient), right)

@@ -15,6 +15,7 @@ import reference
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
+from membound.oracle import norms
 
 jax = pytest.importorskip("jax")
 mbj = importlib.import_module("membound.jax")
@@ -63,12 +64,12 @@ def test_inside_jit(one, dtype, shape, seed):
 
     (y, *statistics), (added, total), plain = both(*there)
     statistics = tuple(map(one.numpy, statistics))
-    wanted = reference.layer_norm(x, weight, bias, dtype, eps=1e-5, weight_offset=1.0)
+    wanted = norms.layer_norm(x, weight, bias, dtype, eps=1e-5, weight_offset=1.0)
     reference.assert_centred_right(one.numpy(y), wanted, statistics)
-    wanted, right = reference.add_layer_norm(x, residual, None, bias, dtype)
+    wanted, right = norms.add_layer_norm(x, residual, None, bias, dtype)
     reference.assert_centred_right(one.numpy(added), wanted)
     np.testing.assert_array_equal(one.numpy(total), right)
-    reference.assert_centred_right(one.numpy(plain), reference.layer_norm(x, weight, None, dtype))
+    reference.assert_centred_right(one.numpy(plain), norms.layer_norm(x, weight, None, dtype))
 
 
 @pytest.mark.parametrize("parameters", list(itertools.product([True, False], repeat=2)), ids=str)
@@ -302,6 +303,6 @@ def test_a_gradient_step_in_bfloat16(one, seed):
     weight = rng.standard_normal(256).astype(kind)
     inputs = (dy, x, weight, *gradients.centred_statistics_of(x, "bfloat16"))
     got = mbj.layer_norm_backward(*map(one.array, inputs))
-    wanted = reference.layer_norm_backward(*inputs, "bfloat16")
+    wanted = norms.layer_norm_backward(*inputs, "bfloat16")
     for gradient, right in zip(got, wanted, strict=True):
-        reference.assert_sum_right(one.numpy(gradient), right)
+        reference.assert_within(one.numpy(gradient), right)

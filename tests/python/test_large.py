@@ -7,12 +7,12 @@ from __future__ import annotations
 import mmap
 
 import arrays
-import gated_norms
 import numpy as np
 import pytest
 import reference
 
 import membound
+from membound.oracle import norms
 
 # GPU tests take up to 35 GB; the CPU test reserves addresses and touches few pages.
 MORE = 1 << 32
@@ -39,7 +39,7 @@ def _assert_rows_right(torch, x, y, rows):
         got = y[row : row + 1].float().cpu().numpy()
         dtype = str(x.dtype).removeprefix("torch.")
         kind = reference.NUMPY_DTYPES[dtype]
-        wanted = reference.rms_norm(values.astype(kind), None, dtype)
+        wanted = norms.rms_norm(values.astype(kind), None, dtype)
         reference.assert_right(got.astype(kind), wanted, what=f"row {row}")
 
 
@@ -145,14 +145,14 @@ def test_offsets_on_the_cpu_pass_2_to_the_32(dtype, seed):
     rows, cols = 3, 100
     x, values = _far_apart(np.dtype(dtype), rows, cols, seed)
     y = membound.rms_norm(x)
-    reference.assert_right(y, reference.rms_norm(values, None, dtype))
+    reference.assert_right(y, norms.rms_norm(values, None, dtype))
     membound.rms_norm(x, out=x)
     np.testing.assert_array_equal(x, y)
     # In a column of that length, consecutive elements are more than 2^32 elements apart.
     x[...] = values
     column = np.lib.stride_tricks.as_strided(x, (1, rows), (0, x.strides[0]))
     got = membound.rms_norm(column)
-    reference.assert_right(got, reference.rms_norm(values[:, 0][None], None, dtype))
+    reference.assert_right(got, norms.rms_norm(values[:, 0][None], None, dtype))
 
 
 def _backward_like_slices(torch, dy, x, rstd, dx):
@@ -196,7 +196,7 @@ def test_gradients_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
     kind = np.dtype(dtype)
     rows, cols = 3, 100
     x, values = _far_apart(kind, rows, cols, seed)
-    rstd = reference.rms_norm(values, None, dtype).rstd.astype(reference.statistics_dtype(dtype))
+    rstd = norms.statistics(norms.rms_norm(values, None, dtype))[1]
     weight = np.linspace(0.5, 1.5, cols).astype(kind)
     wanted = membound.rms_norm_backward(values[::-1].copy(), values, weight, rstd)
     dx, dweight = membound.rms_norm_backward(values[::-1], x, weight, rstd, dx=x)
@@ -320,7 +320,7 @@ def test_gated_norms_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
     z, values = _far_apart(kind, rows, cols, seed)
     x, weight = values[::-1].copy(), np.linspace(0.5, 1.5, cols).astype(kind)
     y, rstd = membound.rms_norm_gated(x, values, weight, return_rstd=True)
-    wanted = gated_norms.rms_norm_gated(x, values, weight, dtype)
+    wanted = norms.rms_norm_gated(x, values, weight, dtype)
     reference.assert_right(y, wanted, rstd)
     right = membound.rms_norm_gated_backward(y, x, values, weight, rstd)
     found = membound.rms_norm_gated_backward(y, x, z, weight, rstd, dz=z)

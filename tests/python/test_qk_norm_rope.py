@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import rotary
 from arrays import FRAMEWORKS
-from qk_norms import PARTS, Norm, case, check, framework
+from qk_norms import PARTS, case, check, framework
 from reference import DTYPES, NUMPY_DTYPES
 from rotary import draw, from_layout
 
 import membound
+from membound.oracle.rotary import NormAndRotation, Rotation
 
 LAYOUTS = ("bshd", "sbhd", "bhsd", "thd")
 FORMS = ("halves", "twice", "elements", "cache", "freqs", "angles of elements")
@@ -153,7 +154,7 @@ def test_sequences_one_behind_the_other(name, seed):
         **rotary.given_to(one, angles),
     )  # fmt: skip
     cos, sin = rotary.angles_of(angles, positions[None], 16)
-    check(one.numpy(y)[None], Norm(x[None], weight, cos, sin))
+    check(one.numpy(y)[None], NormAndRotation(x[None], weight, Rotation(cos, sin)))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1e20), ("float32", 1e-25),
@@ -165,7 +166,7 @@ def test_sums_of_squares_that_leave_the_range(dtype, size, seed):
         x = (of.q.x * size).astype(NUMPY_DTYPES[dtype])
         given = {**of.call, "k_weight": None}
         y, rstd = membound.qk_norm_rope(x, None, **given, eps=0.0, return_rstd=True)
-        norm = Norm(x, of.q.weight, of.q.cos, of.q.sin, 0.0, rotary_offset=part[2])
+        norm = NormAndRotation(x, of.q.weight, of.q.rotation, 0.0)
         check(y, norm)
         np.testing.assert_allclose(rstd, norm.rstd, rtol=1e-6)
 

@@ -17,6 +17,7 @@ from gradients import FRAMEWORKS, Case, check
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
+from membound.oracle import norms
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -139,7 +140,7 @@ def test_accumulating_many_times(name, seed):
         inputs = [one.array(a) for a in (dy, x, weight, rstd)]
         _, got = membound.rms_norm_backward(*inputs, dweight=into, accumulate=True, need_dx=False)
         assert got is into
-        total += reference.rms_norm_backward(dy, x, weight, rstd, "float16")[1].values
+        total += norms.rms_norm_backward(dy, x, weight, rstd, "float16")[1].values
     np.testing.assert_allclose(one.numpy(into), total, rtol=1e-5, atol=1e-4)
 
 
@@ -154,10 +155,10 @@ def test_any_magnitude(name):
             dy = rng.standard_normal((3, cols)).astype(np.float32)
             weight = rng.standard_normal(cols).astype(np.float32)
             rstd = one.numpy(arrays.call(one, one.array(x), eps=0.0, return_rstd=True)[1])
-            wanted = reference.rms_norm_backward(dy, x, weight, rstd, "float32")
+            wanted = norms.rms_norm_backward(dy, x, weight, rstd, "float32")
             got = membound.rms_norm_backward(*map(one.array, (dy, x, weight, rstd)))
             for gradient, right in zip(got, wanted, strict=True):
-                reference.assert_sum_right(one.numpy(gradient), right, (magnitude, cols))
+                reference.assert_within(one.numpy(gradient), right, (magnitude, cols))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -171,7 +172,7 @@ def test_infinities_and_nan_stay_in_their_rows(name, dtype, seed):
         dy[1, cols // 2], dy[3, 0], x[4, cols - 1] = np.nan, np.inf, np.nan
         rstd = gradients.statistics_of(x, dtype)
         weight = rng.standard_normal(cols).astype(NUMPY_DTYPES[dtype])
-        wanted, _ = reference.rms_norm_backward(dy, x, weight, rstd, dtype)
+        wanted, _ = norms.rms_norm_backward(dy, x, weight, rstd, dtype)
         inputs = [one.array(a) for a in (dy, x, weight, rstd)]
         dx = one.numpy(membound.rms_norm_backward(*inputs, need_dweight=False)[0])
         clean = [0, 2, 5]
@@ -179,7 +180,7 @@ def test_infinities_and_nan_stay_in_their_rows(name, dtype, seed):
         for row in (1, 3, 4):
             assert not np.isfinite(dx[row].astype(np.float64)).any(), row
         wanted.values, wanted.terms = wanted.values[clean], wanted.terms[clean]
-        reference.assert_sum_right(dx[clean], wanted)
+        reference.assert_within(dx[clean], wanted)
 
 
 # --- against independently computed derivatives ---

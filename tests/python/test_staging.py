@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 
 import arrays
-import gated_norms
 import numpy as np
 import pytest
 import reference
@@ -15,6 +14,7 @@ from arrays import LAYOUTS
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
+from membound.oracle import norms
 
 SLOT = 1 << 16  # bytes: a few rows of the shapes below
 
@@ -75,7 +75,7 @@ def test_every_layout_in_chunks(small_slots, dtype, layout, form, seed):
     rng = np.random.default_rng(seed)
     x = arrays.place(one, chosen, rng.standard_normal, dtype, rows, cols)
     weight = draw(seed + 1, "float32", (cols,))
-    expected = reference.rms_norm(x.values, weight, dtype, eps=1e-5)
+    expected = norms.rms_norm(x.values, weight, dtype, eps=1e-5)
     written = x if form == "in place" else None
     if form == "out":
         nothing = lambda shape: np.full(shape, np.nan)  # noqa: E731
@@ -97,7 +97,7 @@ def test_every_layout_in_chunks(small_slots, dtype, layout, form, seed):
 def test_rows_shorter_and_longer_than_a_slot(small_slots, rows, cols, seed):
     x, weight = draw(seed, "float32", (rows, cols)), draw(seed + 1, "float32", (cols,))
     out, rstd = staged(x, weight, return_rstd=True)
-    reference.assert_right(out, reference.rms_norm(x, weight, "float32"), rstd, (rows, cols))
+    reference.assert_right(out, norms.rms_norm(x, weight, "float32"), rstd, (rows, cols))
 
 
 @pytest.mark.gpu
@@ -106,7 +106,7 @@ def test_rows_shorter_and_longer_than_a_slot(small_slots, rows, cols, seed):
 def test_the_added_norm_in_chunks(small_slots, dtype, form, seed):
     x, residual = draw(seed, dtype, (640, 333)), draw(seed + 2, dtype, (640, 333))
     weight = draw(seed + 1, "float32", (333,))
-    wanted, total = reference.add_rms_norm(x, residual, weight, dtype)
+    wanted, total = norms.add_rms_norm(x, residual, weight, dtype)
     outputs = {"out": np.empty_like(x), "residual_out": np.empty_like(x)} if form == "out" else {}
     if form == "in place":
         outputs = {"out": x, "residual_out": residual}
@@ -126,11 +126,11 @@ def test_layer_norms_in_chunks(small_slots, dtype, form, seed):
     x, residual = draw(seed, dtype, (640, 333)), draw(seed + 2, dtype, (640, 333))
     parameters = draw(seed + 1, "float32", (333,)), draw(seed + 3, "float64", (333,))
     options = {"return_stats": True, "device": "cuda"}
-    wanted = reference.layer_norm(x, *parameters, dtype)
+    wanted = norms.layer_norm(x, *parameters, dtype)
     out = np.empty_like(x) if form == "out" else None
     y, *statistics = membound.layer_norm(x, *parameters, out=out, **options)
     reference.assert_centred_right(y, wanted, tuple(statistics), (dtype, form))
-    wanted, total = reference.add_layer_norm(x, residual, *parameters, dtype)
+    wanted, total = norms.add_layer_norm(x, residual, *parameters, dtype)
     outputs = {"out": out, "residual_out": np.empty_like(x)} if form == "out" else {}
     if form == "in place":
         outputs = {"out": x, "residual_out": residual}
@@ -149,7 +149,7 @@ def test_gated_norms_in_chunks(small_slots, dtype, form, seed):
     for order in (True, False):
         x, z = draw(seed, dtype, (640, 333)), draw(seed + 2, dtype, (640, 333))
         weight, options = draw(seed + 1, "float32", (333,)), {"norm_before_gate": order}
-        wanted = gated_norms.rms_norm_gated(x, z, weight, dtype, **options)
+        wanted = norms.rms_norm_gated(x, z, weight, dtype, **options)
         out = {"out": np.empty_like(x), "over x": x, "over z": z}.get(form)
         y, rstd = membound.rms_norm_gated(
             x, z, weight, out=out, return_rstd=True, device="cuda", **options
@@ -166,11 +166,11 @@ def test_weights_of_heads_in_chunks(small_slots, heads, seed):
     weight = draw(seed + 1, "float32", (heads, 512))
     by_head = {"normalized_shape": 512, "device": "cuda"}
     out, rstd = membound.rms_norm(x, weight, return_rstd=True, **by_head)
-    reference.assert_right(out, reference.rms_norm(x, weight, "float32"), rstd, heads)
+    reference.assert_right(out, norms.rms_norm(x, weight, "float32"), rstd, heads)
     y, rstd = membound.rms_norm_gated(x, z, weight, return_rstd=True, **by_head)
-    reference.assert_right(y, gated_norms.rms_norm_gated(x, z, weight, "float32"), rstd, heads)
+    reference.assert_right(y, norms.rms_norm_gated(x, z, weight, "float32"), rstd, heads)
     y, *statistics = membound.layer_norm(x, weight, weight, return_stats=True, **by_head)
-    wanted = reference.layer_norm(x, weight, weight, "float32")
+    wanted = norms.layer_norm(x, weight, weight, "float32")
     reference.assert_centred_right(y, wanted, tuple(statistics), heads)
 
 
@@ -196,7 +196,7 @@ def test_a_large_array_at_the_default_sizes(seed):
     out, rstd = staged(x, weight, return_rstd=True)
     for start in range(0, len(x), 3900):
         part = slice(start, start + 100)
-        expected = reference.rms_norm(x[part], weight, "float32")
+        expected = norms.rms_norm(x[part], weight, "float32")
         reference.assert_right(out[part], expected, rstd[part], what=start)
 
 
@@ -206,7 +206,7 @@ def test_a_weight_longer_than_a_slot(seed):
     x, weight = draw(seed, "bfloat16", (9, 5000)), draw(seed + 1, "float64", (10_000,))[::2]
     out = staged(x, weight)
     membound.set_staging_options(membound.StagingOptions())
-    reference.assert_right(out, reference.rms_norm(x, weight, "bfloat16"))
+    reference.assert_right(out, norms.rms_norm(x, weight, "bfloat16"))
 
 
 @pytest.mark.gpu
@@ -255,7 +255,7 @@ def test_a_refused_call_leaves_the_next_one_right(small_slots, seed):
 @pytest.mark.multi_gpu
 def test_the_device_index_is_honoured(small_slots, seed):
     x, weight = draw(seed, "float32", (500, 700)), draw(seed + 1, "float32", (700,))
-    expected = reference.rms_norm(x, weight, "float32")
+    expected = norms.rms_norm(x, weight, "float32")
     first = membound.rms_norm(x, weight, device="cuda:0")
     second = membound.rms_norm(x, weight, device="cuda:1")
     reference.assert_right(second, expected)

@@ -26,8 +26,7 @@ from membound.check import (
 )
 from membound.check.activations import Activation
 from membound.check.cases import Product
-from membound.check.norms import Norm
-from membound.check.norms_backward import NormBackward
+from membound.check.norms import Norm, NormBackward
 from membound.check.quantised_norms import QuantisedNorm
 
 # An op has cases(framework, dtype, thorough), and run(case, framework), which returns the worst
@@ -39,10 +38,10 @@ _OPS = (
     NormBackward("add_rms_norm_backward", added=True),
     Norm("layer_norm", centred=True),
     Norm("add_layer_norm", centred=True, added=True),
-    NormBackward("layer_norm_backward", centred=True),
-    NormBackward("add_layer_norm_backward", centred=True, added=True),
+    NormBackward("layer_norm_backward", centred=True, forms=norms.WITH_DBIAS),
+    NormBackward("add_layer_norm_backward", centred=True, added=True, forms=norms.WITH_DBIAS),
     Norm("rms_norm_gated", gated=True),
-    NormBackward("rms_norm_gated_backward", gated=True),
+    NormBackward("rms_norm_gated_backward", gated=True, forms=norms.WITH_DZ),
     QuantisedNorm("rms_norm_quant"),
     QuantisedNorm("add_rms_norm_quant", added=True),
     Activation("gated_activation", activations.run),

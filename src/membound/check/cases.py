@@ -8,15 +8,17 @@ import dataclasses
 import itertools
 import math
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from membound import _frameworks
 from membound._frameworks import Framework
 from membound._ulps import FORMATS
-from membound.check.values import Number, normals, number_type, round_to
-
-_NAN = float("nan")
+from membound.oracle import Expected, round_to
 
 
 def available_forms(framework: Framework, forms: Sequence[str]) -> Sequence[str]:
@@ -70,33 +72,19 @@ class Layout:
         padded = (*leading, inner * self.step, self.before + last + self.after)
         return tuple(padded[axis] for axis in self.order)
 
-    def fill(self, values: Sequence[float], rows: int, cols: int) -> list[float]:
-        """The buffer's elements; values are the matrix's, in C order."""
-        storage = self.storage(rows, cols)
-        strides = {axis: math.prod(storage[at + 1 :]) for at, axis in enumerate(self.order)}
-        *leading, inner, last = (strides[axis] for axis in range(len(storage)))
-        steps = (*leading, inner * self.step)
-        flat = [_NAN] * math.prod(storage)
-        for at, to_array in enumerate(itertools.product(*map(range, self.shape(rows, cols)[:-1]))):
-            first = sum(index * step for index, step in zip(to_array, steps, strict=True))
-            row = values[at * cols : (at + 1) * cols]
-            start = first + self.before * last
-            flat[start : start + len(row) * last : last] = row
-        return flat
-
     def view(self, framework: Framework, storage: Any, cols: int) -> Any:
         """The matrix inside an array of the storage's shape."""
         if self.contiguous:
             return storage
-        inverse = tuple(self.order.index(axis) for axis in range(len(self.order)))
-        ordered = framework.transpose(storage, inverse)
+        ordered = framework.transpose(storage, tuple(np.argsort(self.order).tolist()))
         return ordered[..., :: self.step, self.before : self.before + cols]
 
-    def array(
-        self, framework: Framework, values: Sequence[float], rows: int, cols: int, dtype: str
-    ) -> Any:
-        storage = framework.array(self.fill(values, rows, cols), self.storage(rows, cols), dtype)
-        return self.view(framework, storage, cols)
+    def array(self, framework: Framework, values: Any, rows: int, cols: int, dtype: str) -> Any:
+        """An array of the framework that holds the values of a matrix."""
+        buffer = np.full(self.storage(rows, cols), np.nan)
+        view = self.view(_frameworks.NumPy(), buffer, cols)
+        view[...] = np.reshape(values, view.shape)
+        return self.view(framework, framework.array(buffer.ravel(), buffer.shape, dtype), cols)
 
 
 LAYOUTS = {
@@ -148,11 +136,6 @@ class Case:
         """How many rows the weight has."""
         return LAYOUTS[self.layout].shape(self.rows, self.cols)[-2] if self.by_head else 1
 
-    def of_row(self, columns: Sequence[Any], row: int) -> Sequence[Any]:
-        """The slice that belongs to a row's head."""
-        at = row % self.heads * self.cols
-        return columns[at : at + self.cols]
-
 
 def all_cases(
     framework: Framework,
@@ -199,73 +182,104 @@ def both_orders(cases: Iterator[Case]) -> Iterator[Case]:
         yield dataclasses.replace(case, norm_before_gate=first)
 
 
-def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
-    """Draw a matrix of the case's values, or of the given kind; name seeds it apart from others."""
-    source = random.Random(f"{case.rows} {case.cols} {case.dtype} {case.values} {name}")
-    values = values or case.values
-    count = case.rows * case.cols
+def generator(*what: Any) -> np.random.Generator:
+    """Random numbers that depend on what they are for alone."""
+    return np.random.default_rng(zlib.crc32(" ".join(map(str, what)).encode()))
+
+
+def draw(case: Case, name: str = "x", values: str = "") -> np.ndarray:
+    """Draw an array of the case's values, or of the given kind; name seeds it apart from others."""
+    rng = generator(case.rows, case.cols, case.dtype, case.values, name)
+    shape = LAYOUTS[case.layout].shape(case.rows, case.cols)
     _, smallest, largest = FORMATS[case.dtype]
-    normal = normals(source, count)
-    x = normal
+    x = rng.standard_normal(shape)
+    values = values or case.values
     if values == "zeros":
-        x = [0.0] * count
+        x = np.zeros(shape)
     elif values == "largest":
-        x = [math.copysign(largest * (0.5 + 0.5 * source.random()), v) for v in normal]
+        x = np.copysign(largest * rng.uniform(0.5, 1.0, shape), x)
     elif values == "smallest":
-        x = [math.ldexp(v, smallest + 2) for v in normal]
+        x = np.ldexp(x, smallest + 2)
     elif values == "every magnitude":
-        span = range(smallest + 2, -smallest)
-        x = [math.ldexp(math.copysign(1.0, v), source.choice(span)) for v in normal]
+        x = np.ldexp(np.copysign(1.0, x), rng.integers(smallest + 2, -smallest, shape))
     elif values == "far mean":
-        x = [1000.0 + v for v in normal]
+        x = 1000.0 + x
     return round_to(x, case.dtype)
 
 
-def draw_residual(case: Case) -> list[float]:
+def draw_residual(case: Case) -> np.ndarray:
     """Draw the residual: of the size of x where that varies, and far smaller than huge values."""
     other = "every magnitude" if case.values == "every magnitude" else "normal"
     return draw(case, "residual", other)
 
 
 def weight_dtype(case: Case) -> str:
-    return case.dtype if case.weight in ("same", "by head") else case.weight
+    return case.dtype if case.weight in ("same", "by head", "none") else case.weight
 
 
-def draw_weight(case: Case) -> list[float] | None:
+def _columns(case: Case) -> tuple[int, ...]:
+    return (case.heads, case.cols) if case.by_head else (case.cols,)
+
+
+def draw_weight(case: Case) -> np.ndarray | None:
     if case.weight == "none":
         return None
-    source = random.Random(f"{case.cols} {case.dtype} weight")
     # Positive: near -weight_offset the float32 value of a float64 weight would cancel.
-    values = [source.uniform(0.5, 2.0) for _ in range(case.heads * case.cols)]
+    values = generator(case.cols, case.dtype, "weight").uniform(0.5, 2.0, _columns(case))
     return round_to(values, weight_dtype(case))
 
 
-def draw_bias(case: Case) -> list[float] | None:
+def draw_bias(case: Case) -> np.ndarray | None:
     if case.bias == "none":
         return None
-    source = random.Random(f"{case.cols} {case.dtype} bias")
-    return round_to(normals(source, case.heads * case.cols), case.bias)
+    values = generator(case.cols, case.dtype, "bias").standard_normal(_columns(case))
+    return round_to(values, case.bias)
 
 
-def factors(case: Case, weight: Sequence[float] | None) -> list[Number]:
-    """The weight and its offset, exactly; 1 without a weight."""
-    number = number_type(case.dtype)
-    if weight is None:
-        return [number(1)] * case.cols
-    return [number(w) + number(case.weight_offset) for w in weight]
-
-
-def to_array(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:
-    """Make an array in the case's layout that holds the values, or NaN without values."""
+def to_array(case: Case, framework: Framework, values: Any = np.nan) -> Any:
+    """Make an array in the case's layout that holds the values."""
     layout = LAYOUTS[case.layout]
+    values = np.broadcast_to(values, layout.shape(case.rows, case.cols))
     return layout.array(framework, values, case.rows, case.cols, case.dtype)
 
 
-def parameter_array(
-    case: Case, framework: Framework, values: Sequence[float] | None, dtype: str
-) -> Any:
-    """Make an array for a weight, a bias, or a gradient of one."""
-    if values is None:
-        return None
-    shape = (case.heads, case.cols) if case.by_head else (case.cols,)
-    return framework.array(values, shape, dtype)
+def plain(framework: Framework, values: Any, dtype: str) -> Any:
+    """A contiguous array that holds the values, if there are any."""
+    return None if values is None else framework.array(np.ravel(values), np.shape(values), dtype)
+
+
+def matrix(framework: Framework, values: np.ndarray, dtype: str, transposed: bool) -> Any:
+    """An array of two axes that holds the values."""
+    layout = LAYOUTS["transposed" if transposed else "contiguous"]
+    return layout.array(framework, values, *values.shape, dtype)
+
+
+def target(case: Any, framework: Framework, name: str, given: Any) -> dict[str, Any]:
+    """The argument of a call that writes to a new array, or in place to the given one."""
+    if case.form == "returned":
+        return {}
+    if case.form == "in place":
+        return {name: given}
+    return {name: plain(framework, np.zeros(tuple(given.shape)), case.dtype)}
+
+
+def held(framework: Framework, x: Any) -> np.ndarray:
+    """The values of an array."""
+    return np.array(framework.values(x)).reshape(tuple(x.shape))
+
+
+def compare(
+    framework: Framework, dtype: str, results: Sequence[tuple[Any, Expected]]
+) -> tuple[float, float]:
+    """The largest error in ulps, and the limit; infinite if a result of another dtype is wrong."""
+    errors = [0.0]
+    for got, right in results:
+        found = held(framework, got)
+        if found.shape != right.values.shape:
+            raise AssertionError(f"the result has shape {found.shape}, not {right.values.shape}")
+        error = float(right.errors(found).max(initial=0.0))
+        if right.dtype != dtype:  # the table's figures are in ulps of the case's dtype
+            error = 0.0 if error <= right.allowed[right.dtype] else math.inf
+        errors.append(error)
+    limit = results[0][1].allowed[dtype] if results else 0.0
+    return float(np.max(errors)), limit

@@ -1,11 +1,9 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Element-wise ops against the formulas of their tables in Python's floats."""
+"""Element-wise ops against the formulas of their tables."""
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +12,8 @@ from typing import Any
 import membound
 from membound._elementwise import OPS, Elementwise
 from membound._frameworks import Framework
-from membound._ulps import ACTIVATION_ALLOWED, error_beyond
-from membound.check.cases import LAYOUTS, Product, available_forms, transposed_or_not
-from membound.check.values import normals
+from membound.check import cases
+from membound.oracle import elementwise, round_to
 
 FORMS = ("returned", "out", "in place")
 ROWS, COLS, WIDE = 4, (1, 7, 64, 1000), (20000,)
@@ -41,39 +38,23 @@ def axes(op: Elementwise, framework: Framework, thorough: bool) -> Sequence[Sequ
     cols = (*COLS, *WIDE) if thorough else COLS
     named = [[(name, value) for value in values] for name, values in op.samples.items()]
     numbers = list(zip(*named, strict=True)) or [()]
-    return cols, numbers, transposed_or_not(framework), available_forms(framework, FORMS)
+    forms = cases.available_forms(framework, FORMS)
+    return cols, numbers, cases.transposed_or_not(framework), forms
 
 
 def run(name: str, op: Elementwise, case: Case, framework: Framework) -> tuple[float, float]:
     """Return the worst error in ulps, and the limit."""
-    draw = random.Random(str(case))
-    shape, count = (ROWS, case.cols), ROWS * case.cols
-    arrays = [
-        framework.array([SPREAD * v for v in normals(draw, count)], shape, case.dtype)
-        for _ in op.inputs
-    ]
-    held = [framework.values(array) for array in arrays]
-    if case.transposed:
-        layout = LAYOUTS["transposed"]
-        arrays[-1] = layout.array(framework, held[-1], ROWS, case.cols, case.dtype)
+    rng, shape = cases.generator(case), (ROWS, case.cols)
+    held = [round_to(SPREAD * rng.standard_normal(shape), case.dtype) for _ in op.inputs]
+    arrays = [cases.plain(framework, one, case.dtype) for one in held]
+    arrays[-1] = cases.matrix(framework, held[-1], case.dtype, case.transposed)
     numbers = [value for _, value in case.numbers]
-    options = {}
-    if case.form != "returned":
-        zeros = framework.array([0.0] * count, shape, case.dtype)
-        options[op.result] = arrays[0] if case.form == "in place" else zeros
-    found = framework.values(getattr(membound, name)(*arrays, *numbers, **options))
-    worst, rounded = 0.0, 2.0 ** (-52 if case.dtype == "float64" else -23)
-    for value, inputs in zip(found, zip(*held, strict=True), strict=True):
-        wanted, above, below = (
-            op.formula(math, *inputs[:-1], inputs[-1] * by, *numbers)
-            for by in (1.0, 1.0 + rounded, 1.0 - rounded)
-        )
-        # What two roundings of the last input change in the result.
-        slack = max(abs(above - wanted), abs(below - wanted))
-        worst = max(worst, error_beyond(slack, value, wanted, case.dtype))
-    return worst, ACTIVATION_ALLOWED[case.dtype]
+    options = cases.target(case, framework, op.result, arrays[0])
+    found = getattr(membound, name)(*arrays, *numbers, **options)
+    right = elementwise(op.formula, held, numbers, case.dtype)
+    return cases.compare(framework, case.dtype, [(found, right)])
 
 
 ROWS_OF_TABLE = tuple(
-    Product(name, partial(run, name, op), Case, partial(axes, op)) for name, op in OPS.items()
+    cases.Product(name, partial(run, name, op), Case, partial(axes, op)) for name, op in OPS.items()
 )

@@ -1,37 +1,33 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The forward norms against exact arithmetic."""
+"""The norms and their gradients."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
+
+import numpy as np
 
 import membound
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, GATED_ALLOWED, ulp
 from membound.check import cases
 from membound.check.cases import Case
-from membound.check.values import (
-    Candidates,
-    Number,
-    Sums,
-    exact_sum,
-    exactly,
-    number_type,
-    require_shape,
-    round_to,
-    sigmoid,
-    statistics_dtype,
-)
+from membound.oracle import Expected, statistics_dtype
+from membound.oracle import norms as oracle
 
 # "fused": the alias that overwrites both inputs.
 FORMS = ("returned", "out", "in place")
 WITH_ALIAS = (*FORMS, "fused")
+BACKWARD_FORMS = (
+    "returned", "given", "over dy", "over x", "accumulated", "dx alone", "dweight alone",
+)  # fmt: skip
+WITH_DZ, WITH_DBIAS = (*BACKWARD_FORMS, "dz alone"), (*BACKWARD_FORMS, "dbias alone")
+# The gradients that a form computes; any other form computes all.
+ALONE = {f"{name} alone": name for name in ("dx", "dz", "dweight", "dbias")}
+_WRITING = ("given", "over dy", "over x", "accumulated")
 
 
 @dataclass(frozen=True)
@@ -44,10 +40,6 @@ class Norm:
     gated: bool = False
     forms: tuple[str, ...] = FORMS
 
-    @property
-    def allowed(self) -> dict[str, float]:
-        return GATED_ALLOWED if self.gated else ALLOWED
-
     def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
         forms = cases.available_forms(framework, self.forms)
         forms = forms[:3] if framework.call_options else forms  # the alias takes no device
@@ -58,204 +50,182 @@ class Norm:
         special = (*cases.SPECIAL, "far mean")
         return cases.all_cases(framework, dtype, thorough, forms, cases.BIASES, special)
 
+    def options(self, case: Case) -> dict[str, Any]:
+        """The numbers of a call, which the op and its formula take."""
+        options: dict[str, Any] = {"weight_offset": case.weight_offset}
+        if not self.centred:
+            options["rounding"] = case.rounding
+        if self.gated:
+            options["norm_before_gate"] = case.norm_before_gate
+        return options
+
     def run(self, case: Case, framework: Framework) -> tuple[float, float]:
         """Run one case; return the worst error in ulps, and the limit."""
-        want = expected(case, self)
-        inputs = [cases.to_array(case, framework, one) for one in want.inputs]
-        parameters = [cases.parameter_array(case, framework, want.weight, cases.weight_dtype(case))]
+        values = [cases.draw(case)]
+        values += [cases.draw_residual(case)] * self.added + [_normal(case, "z")] * self.gated
+        weight, bias = cases.draw_weight(case), cases.draw_bias(case)
+        parameters = [weight, bias] if self.centred else [weight]
+        formula = getattr(oracle, self.name)
+        options = {"eps": case.eps, **self.options(case)}
+        right = formula(*values, *parameters, case.dtype, **options)
+        right, total = right if self.added else (right, None)
+
+        inputs = [cases.to_array(case, framework, one) for one in values]
+        arrays = [cases.plain(framework, weight, cases.weight_dtype(case))]
         if self.centred:
-            parameters.append(cases.parameter_array(case, framework, want.bias, case.bias))
-        shape = tuple(inputs[0].shape)
-        y, total, mean, rstd = _call(case, framework, self, inputs, parameters)
-        require_shape(y, shape)
-        worst = want.out.error(framework.values(y), case.dtype)
-        kind = statistics_dtype(case.dtype)
-        for got, right in ((mean, want.mean), (rstd, want.rstd)):
-            # The table's figures are in ulps of the case's dtype.
-            if (
-                got is not None
-                and not right.error(framework.values(got), kind) <= self.allowed[kind]
-            ):
-                worst = math.inf
-        if total is not None and framework.values(total) != want.total:
-            worst = math.inf
-        return worst, self.allowed[case.dtype]
+            arrays.append(cases.plain(framework, bias, case.bias))
+        y, *more = self._call(case, framework, inputs, arrays, options)
+        if total is not None and not np.array_equal(cases.held(framework, more.pop(0)), total):
+            return math.inf, 0.0
+        statistics = (right.mean, right.rstd)[-len(more) :] if more else ()
+        pairs = [(y, right.out), *zip(more, statistics, strict=True)]
+        return cases.compare(framework, case.dtype, pairs)
 
-
-@dataclass
-class Row:
-    """Exact deviations from the mean (0 if not centred), their magnitudes, and rstd."""
-
-    apart: list[Number]
-    mean: Number
-    distance: Number
-    rstd: Number
-
-
-def statistics_of(case: Case, values: Sequence[Number], centred: bool) -> list[Row]:
-    number = number_type(case.dtype)
-    found = []
-    with exactly():
-        for first in range(0, len(values), case.cols):
-            apart = [number(v) for v in values[first : first + case.cols]]
-            mean = number(0)
-            if centred:
-                mean, apart = _deviations(apart, case)
-            variance = exact_sum((v * v for v in apart), case.dtype) / case.cols + number(case.eps)
-            root = variance.sqrt() if isinstance(variance, Decimal) else math.sqrt(variance)
-            distance = exact_sum(map(abs, apart), case.dtype) / case.cols
-            found.append(Row(apart, mean, distance, 1 / root))
-    return found
-
-
-def _deviations(row: list[Number], case: Case) -> tuple[Number, list[Number]]:
-    if min(row) == max(row):  # the mean need not be rounded
-        return row[0], [row[0] * 0] * case.cols
-    mean = exact_sum(row, case.dtype) / case.cols
-    apart = [v - mean for v in row]
-    rest = exact_sum(apart, case.dtype) / case.cols  # the rounding error of the mean
-    return mean + rest, [v - rest for v in apart]
-
-
-def is_narrowed(case: Case) -> bool:
-    """Whether x * rstd is rounded before it is multiplied by the weight."""
-    return case.rounding == "before_weight" and case.dtype in ("float16", "bfloat16")
-
-
-def rounded(value: float, dtype: str) -> set[float]:
-    """The value rounded to dtype; two values if float32 arithmetic may land on either."""
-    step, slack = ulp(value, dtype), abs(value) * 2**-20
-    return {round(v / step) * step for v in (value - slack, value + slack)}
-
-
-def _plain(
-    case: Case, rows: Sequence[Row], weight: Sequence[float] | None, gate: Sequence[float]
-) -> Candidates:
-    """gate: z if the gate follows the norm, else empty."""
-    wanted: list[set[Number]] = []
-    narrow = is_narrowed(case)
-    with exactly():
-        weights, gates = cases.factors(case, weight), silus(case, gate)
-        for at, row in enumerate(rows):
-            normal = [v * row.rstd for v in row.apart]
-            results = [rounded(v, case.dtype) if narrow else {v} for v in normal]
-            results = _times(results, case.of_row(weights, at))
-            if gates:
-                if narrow:
-                    results = [set().union(*(rounded(v, case.dtype) for v in r)) for r in results]
-                results = _times(results, gates[at * case.cols : (at + 1) * case.cols])
-            wanted += results
-    return Candidates(wanted)
-
-
-def _times(results: list[set[Number]], by: Sequence[Number]) -> list[set[Number]]:
-    return [{v * factor for v in both} for both, factor in zip(results, by, strict=True)]
-
-
-def silus(case: Case, gate: Sequence[float]) -> list[Number]:
-    """The exact silu of each element."""
-    values = map(number_type(case.dtype), gate)
-    return [z * sigmoid(z) for z in values]
-
-
-def gated_first(case: Case, x: Sequence[float], gate: Sequence[float]) -> list[Number]:
-    """The product that is normalised if the gate comes first."""
-    number = number_type(case.dtype)
-    with exactly():
-        return [number(v) * s for v, s in zip(x, silus(case, gate), strict=True)]
-
-
-def _rounded_mean(case: Case, row: Row) -> Number:
-    """The error term of the mean: for 16 bits it is kept in the accumulator's dtype only."""
-    number = number_type(case.dtype)
-    return abs(row.mean) if case.dtype in ("float16", "bfloat16") else number(0)
-
-
-def _centred(
-    case: Case, rows: Sequence[Row], weight: Sequence[float] | None, bias: Sequence[float] | None
-) -> Sums:
-    wanted = Sums([], [])
-    number = number_type(case.dtype)
-    with exactly():
-        weights = cases.factors(case, weight)
-        biases = [number(0)] * len(weights) if bias is None else [number(b) for b in bias]
-        for at, row in enumerate(rows):
-            around = row.distance + _rounded_mean(case, row)
-            columns = (case.of_row(all_heads, at) for all_heads in (weights, biases))
-            for apart, factor, added in zip(row.apart, *columns, strict=True):
-                scale = row.rstd * factor
-                wanted.values.append(apart * scale + added)
-                wanted.terms.append((abs(apart) + around) * abs(scale) + abs(added))
-    return wanted
-
-
-@dataclass
-class Expected:
-    """Inputs, and the expected results."""
-
-    inputs: list[list[float]]  # x, residual in the added forms, z in the gated one
-    weight: list[float] | None
-    bias: list[float] | None
-    total: list[float] | None  # residual_out is exact up to one rounding, so its bits are known
-    out: Candidates | Sums
-    mean: Sums
-    rstd: Candidates
-
-
-@functools.cache
-def expected(case: Case, op: Norm) -> Expected:
-    inputs, total = [cases.draw(case)], None
-    values: Sequence[Number] = inputs[0]
-    gate: list[float] = []  # after the norm
-    if op.gated:
-        inputs.append(cases.draw(case, "z", "normal"))
-        if case.norm_before_gate:
-            gate = inputs[1]
+    def _call(
+        self,
+        case: Case,
+        framework: Framework,
+        inputs: list[Any],
+        parameters: list[Any],
+        options: dict[str, Any],
+    ) -> Sequence[Any]:
+        """All results; the statistics last, in the form "returned"."""
+        form = case.form
+        if form == "fused" and case.rounding == "once":
+            alias = membound.fused_add_rms_norm
+            if case.weight_offset:
+                alias = membound.gemma_fused_add_rms_norm
+            alias(*inputs, *parameters, case.eps)
+            return inputs
+        options = {**options, **framework.call_options}
+        names = ("out", "residual_out") if self.added else ("out",)
+        if form == "out":
+            options |= {name: cases.to_array(case, framework) for name in names}
+        elif form != "returned":  # in place; also a fused call with a rounding that the alias lacks
+            options |= dict(zip(names, inputs, strict=False))
         else:
-            values = gated_first(case, *inputs)
-    if op.added:
-        inputs.append(cases.draw_residual(case))
-        sums = [a + b for a, b in zip(*inputs, strict=True)]
-        values = sums = round_to(sums, statistics_dtype(case.dtype))
-        total = round_to(sums, case.dtype)
-    weight, bias = cases.draw_weight(case), cases.draw_bias(case)
-    rows = statistics_of(case, values, op.centred)
-    out = _centred(case, rows, weight, bias) if op.centred else _plain(case, rows, weight, gate)
-    with exactly():
-        terms = [row.distance + _rounded_mean(case, row) for row in rows]
-    mean, rstd = Sums([row.mean for row in rows], terms), Candidates([{row.rstd} for row in rows])
-    return Expected(inputs, weight, bias, total, out, mean, rstd)
+            options["return_stats" if self.centred else "return_rstd"] = True
+        if case.by_head:
+            options["normalized_shape"] = case.cols
+        found = getattr(membound, self.name)(*inputs, *parameters, **options)
+        return found if isinstance(found, tuple) else (found,)
 
 
-def _call(
-    case: Case, framework: Framework, op: Norm, inputs: list[Any], parameters: list[Any]
-) -> tuple[Any, Any, Any, Any]:
-    """Return out, residual_out, mean and rstd; None for results that the op does not have."""
-    form = case.form
-    if form == "fused" and case.rounding == "once":
-        alias = membound.fused_add_rms_norm
-        if case.weight_offset:
-            alias = membound.gemma_fused_add_rms_norm
-        alias(*inputs, *parameters, case.eps)
-        return *inputs, None, None
-    options: dict[str, Any] = {"eps": case.eps, "weight_offset": case.weight_offset}
-    options |= framework.call_options
-    if not op.centred:
-        options["rounding"] = case.rounding
-    if op.gated:
-        options["norm_before_gate"] = case.norm_before_gate
-    names = ("out", "residual_out") if op.added else ("out",)
-    if form == "out":
-        options |= {name: cases.to_array(case, framework) for name in names}
-    elif form != "returned":  # in place; also for a fused call with a rounding that the alias lacks
-        options |= dict(zip(names, inputs, strict=False))
-    if form == "returned":
-        options["return_stats" if op.centred else "return_rstd"] = True
-    if case.by_head:
-        options["normalized_shape"] = case.cols
-    found = getattr(membound, op.name)(*inputs, *parameters, **options)
-    results = list(found) if isinstance(found, tuple) else [found]
-    y = results.pop(0)
-    total = results.pop(0) if op.added else None
-    rstd = results.pop() if form == "returned" else None
-    return y, total, results.pop() if results else None, rstd
+def _normal(case: Case, name: str) -> np.ndarray:
+    return cases.draw(case, name, "normal")
+
+
+@dataclass(frozen=True)
+class NormBackward(Norm):
+    """One of the backward ops."""
+
+    forms: tuple[str, ...] = BACKWARD_FORMS
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        if self.gated:
+            return ("dx", "dz", "dweight")
+        return ("dx", "dweight", "dbias") if self.centred else ("dx", "dweight")
+
+    def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
+        if framework.call_options:  # backward ops do not copy NumPy arrays to a GPU
+            return
+        given = [form for form in self.forms if framework.takes_out or form not in _WRITING]
+        if self.centred:
+            # Differences of the largest values from their mean overflow.
+            special = [name for name in (*cases.SPECIAL, "far mean") if name != "largest"]
+            nothing = ("rounding", ("once",))
+            yield from cases.all_cases(framework, dtype, thorough, given, nothing, special)
+        elif self.gated:
+            yield from cases.both_orders(cases.all_cases(framework, dtype, thorough, given))
+        else:
+            yield from cases.all_cases(framework, dtype, thorough, given)
+        # Enough rows for several partial sums, threads and blocks.
+        for rows, cols in ((300, 64), (1031, 7)):
+            yield Case(dtype, rows, cols, form=given[0])
+
+    def run(self, case: Case, framework: Framework) -> tuple[float, float]:
+        """Run one case; return the worst error in ulps, and the limit."""
+        values = {"dy": _normal(case, "dy")}
+        values |= {"dresidual_out": _normal(case, "dresidual_out")} if self.added else {}
+        values |= {"x": cases.draw(case)} | ({"z": _normal(case, "z")} if self.gated else {})
+        weight = cases.draw_weight(case)
+        statistics = self._statistics(case, values)
+        wanted = self._expected(case, values, weight, statistics)
+        kind, form = statistics_dtype(case.dtype), case.form
+        alone = ALONE.get(form)
+        wanted = {name: one for name, one in wanted.items() if alone in (None, name)}
+        sums = [name for name in ("dweight", "dbias") if name in wanted]
+        given = {}
+        for name in sums:
+            wanted[name].dtype = cases.weight_dtype(case)
+            if form in ("given", "accumulated"):
+                given[name] = 1.0 + np.arange(wanted[name].values.size) % 7
+                given[name] = given[name].reshape(wanted[name].values.shape)
+                wanted[name].dtype = kind
+            if form == "accumulated":
+                wanted[name].add(given[name])
+        got, again = (
+            self._call_backward(case, framework, values, weight, statistics, given)
+            for _ in range(2)
+        )
+        for name in self.gradients:
+            if (got[name] is None) == (name in wanted):
+                raise AssertionError(f"{name} is there but not wanted, or missing")
+        pairs = [(got[name], right) for name, right in wanted.items()]
+        error, limit = cases.compare(framework, case.dtype, pairs)
+        if any(framework.values(got[name]) != framework.values(again[name]) for name in sums):
+            error = math.inf  # a second run gave other bits
+        return error, limit
+
+    def _statistics(self, case: Case, values: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """(mean of a centred norm, rstd) as the forward returns them."""
+        rows, nothing, options = [values["x"]], [None], {"eps": case.eps}
+        if self.gated:
+            rows, options["norm_before_gate"] = [*rows, values["z"]], case.norm_before_gate
+        name = "layer_norm" if self.centred else "rms_norm_gated" if self.gated else "rms_norm"
+        nothing *= 1 + self.centred
+        found = getattr(oracle, name)(*rows, *nothing, case.dtype, **options)
+        return oracle.statistics(found)[not self.centred :]
+
+    def _expected(
+        self, case: Case, values: dict[str, np.ndarray], weight: Any, statistics: Sequence[Any]
+    ) -> dict[str, Expected]:
+        options = self.options(case)
+        if self.added:
+            options["dresidual_out"] = values["dresidual_out"]
+        rows = [values[name] for name in ("dy", "x", "z") if name in values]
+        formula = getattr(oracle, self.name.removeprefix("add_"))
+        found = formula(*rows, weight, *statistics, case.dtype, **options)
+        found = zip(self.gradients, found, strict=True)
+        return {name: one for name, one in found if one is not None}
+
+    def _call_backward(
+        self,
+        case: Case,
+        framework: Framework,
+        values: dict[str, np.ndarray],
+        weight: Any,
+        statistics: Sequence[np.ndarray],
+        given: dict[str, np.ndarray],
+    ) -> dict[str, Any]:
+        """Call the op on fresh arrays; return the gradients by name."""
+        kind, form = statistics_dtype(case.dtype), case.form
+        arrays = {name: cases.to_array(case, framework, one) for name, one in values.items()}
+        options = self.options(case)
+        if form in ALONE:
+            options |= {f"need_{name}": name == ALONE[form] for name in self.gradients}
+        if form.startswith("over "):
+            options["dx"] = arrays[form.removeprefix("over ")]
+        elif form == "given":
+            of_rows = ("dx", "dz") if self.gated else ("dx",)
+            options |= {name: cases.to_array(case, framework) for name in of_rows}
+        options |= {name: cases.plain(framework, one, kind) for name, one in given.items()}
+        if framework.takes_out:
+            options["accumulate"] = form == "accumulated" and bool(given)
+        if case.by_head:
+            options["normalized_shape"] = case.cols
+        parameters = [cases.plain(framework, weight, cases.weight_dtype(case))]
+        parameters += [cases.plain(framework, one, kind) for one in statistics]
+        found = getattr(membound, self.name)(*arrays.values(), *parameters, **options)
+        return dict(zip(self.gradients, found, strict=True))
