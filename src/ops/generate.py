@@ -14,6 +14,7 @@ reads the tables, shared.toml and core.pyi beside this file, and writes into the
     _elementwise.py    the formulas of element-wise ops
     torch/_schemas.py  the schemas of torch's operators
     jax/_handlers.py   what JAX gives to these handlers
+    jax/_signatures.py the parameters of functions of membound.jax
     torch/, jax/       _elementwise.py: public functions of element-wise ops
     reference/         a page in Markdown for each table
 """
@@ -45,6 +46,7 @@ def main(folder: Path, tables: list[Path]) -> None:
         "torch/_schemas.py": write_python.schemas(functions),
         "torch/_elementwise.py": write_python.torch_functions(elementwise),
         "jax/_handlers.py": write_jax.module(functions),
+        "jax/_signatures.py": write_jax.signatures(functions),
         "jax/_elementwise.py": write_python.jax_functions(elementwise),
     }
     for table in tables:

@@ -22,8 +22,10 @@ OPERATOR = {"inputs": list, "options": list, "results": dict, "statistics": dict
 OPERATOR |= {"gradients": dict, "rows": list}
 # Of XLA's handler.
 HANDLER = {"operands": list, "results": list, "shared": list, "options": list}
-# Parameters that say which results there are, which XLA is told by these.
-SAYS_RESULTS = r"(need|return)_\w+|accumulate|sparse"
+# Parameters that say which results there are, which XLA is told by these; JAX lacks some.
+SAYS_RESULTS = r"(need|return)_\w+"
+NOT_OF_JAX = r"accumulate|sparse"
+PYTHON_ONLY = ("dtype", "normalized_shape")
 OPTION = r"(float|int)( \| None)?|bool|str|Literal\[.*\]( \| None)?"
 # The types of options in torch's schema language, by ours.
 SCHEMA_TYPES = {"float": "float", "int": "int", "bool": "bool", "str": "str"}
@@ -83,6 +85,7 @@ class Handler:
     results: tuple[str, ...]
     shared: tuple[str, ...]  # arrays that rows share
     options: tuple[Parameter, ...]
+    parameters: tuple[Parameter, ...]  # of the function of membound.jax
 
     @property
     def arrays(self) -> dict[str, bool]:
@@ -108,6 +111,7 @@ class Function:
     operator: Operator | None = None
     handler: Handler | None = None
     constants: dict[str, object] = field(default_factory=dict)  # fields that are always the same
+    fields: dict[str, str] = field(default_factory=dict)  # the fields of parameters of another name
 
     @property
     def inputs(self) -> list[str]:
@@ -249,6 +253,7 @@ def read_function(name: str, table: dict, shared: dict, where: str) -> Function:
         fills=dict(fills),
         operator=operator,
         handler=read_handler(table, parameters, operator, f"{where}.jax"),
+        fields=fields,
         constants=({"op": f'"{name}"'} if call else {}) | table.get("constants", {}),
         **{key: table[key] for key in ("entry", "elementwise", "samples") if key in table},
         **(shared["calls"][call] if call else own_call),
@@ -333,18 +338,27 @@ def read_handler(
     inputs = [name.strip("?") for name in operator.tensors] if operator else []
     operands = given.get("operands", inputs)
     check_names(operands, parameters, f"{where}.operands")
+    arrays = set(operands)
     operands = tuple(fields.get(name, name) for name in operands)
     results = tuple(given.get("results", operator.made if operator else ()))
     shared = tuple(given.get("shared", operands + results))
     if unknown := set(shared) - {*operands, *results}:
         raise TableError(f"{where}.shared: {min(unknown)} is neither an operand nor a result")
-    options = tuple(
+    scalars = [
         own
         for own in parameters
-        if re.fullmatch(OPTION, own.type) and not re.fullmatch(SAYS_RESULTS, own.name)
+        if re.fullmatch(OPTION, own.type) and not re.fullmatch(NOT_OF_JAX, own.name)
+    ]
+    options = [own for own in scalars if not re.fullmatch(SAYS_RESULTS, own.name)]
+    options += read_parameters(",\n".join(given.get("options", ())), f"{where}.options")
+    known = {own.name for own in (*scalars, *options)} | arrays | set(PYTHON_ONLY)
+    return Handler(
+        operands,
+        results,
+        shared,
+        tuple(options),
+        tuple(own for own in parameters if own.name in known),
     )
-    more = read_parameters(",\n".join(given.get("options", ())), f"{where}.options")
-    return Handler(operands, results, shared, options + more)
 
 
 def read_option(text: str, parameters: dict[str, Parameter], where: str) -> tuple[str, str]:

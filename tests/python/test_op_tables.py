@@ -185,11 +185,12 @@ gradients = { x = "dx", weight = "dweight" }
 rows = ["x"]
 """
 OPTIONS = 'weight: Any = None, eps: float | None = 0.0, mode: Literal["a"] = "a", shift: int | None'
+SAYS = "need_sum: bool = False, sparse: bool = False, stream: Any = None"
 
 
 def with_operator(operator: str = OPERATOR) -> str:
     plain = '"x: ArrayT, *, weight: Any = None"'
-    return PLAIN.replace(plain, f"'x: ArrayT, *, {OPTIONS} = None'") + operator
+    return PLAIN.replace(plain, f"'x: ArrayT, *, {OPTIONS} = None, {SAYS}'") + operator
 
 
 def test_an_operator_has_types_and_what_gradients_are_like(written):
@@ -227,7 +228,7 @@ HANDLER = """
 [scale.jax]
 results = ["out", "workspace"]
 shared = ["weight", "workspace"]
-options = ["sizes: Sequence[int] | None"]
+options = ["sizes: Sequence[int] | None = None"]
 """
 
 
@@ -251,14 +252,26 @@ def test_a_handler_reads_arrays_and_options_by_name(written):
 def test_jax_has_the_order_of_arrays_and_the_types_of_options(written):
     scope: dict = {}
     exec(written(with_operator() + HANDLER)["jax/_handlers.py"], scope)  # noqa: S102 - our own
-    operands, results, options = scope["HANDLERS"]["scale"]
+    operands, results, kind, options = scope["HANDLERS"]["scale"]
     assert (operands, results) == (("x", "weight"), ("out", "workspace"))
-    assert {name: (check, kind.__name__) for name, (check, kind) in options.items()} == {
-        "eps": ("number?", "float64"),
-        "mode": (("a",), "int32"),
-        "shift": ("integer?", "int64"),
-        "sizes": ("integers?", "int64"),
+    assert kind("scale")._asdict() == {
+        "op": "scale", "eps": 0.0, "mode": "a", "shift": None, "need_sum": None, "sizes": None,
+    }  # fmt: skip
+    assert {name: (*own, kind and kind.__name__) for name, (*own, kind) in options.items()} == {
+        "eps": ("eps", "number?", "float64"),
+        "mode": ("mode", ("a",), "int32"),
+        "shift": ("shift", "integer?", "int64"),
+        "need_sum": ("need_sum", "flag", None),
+        "sizes": (None, "integers?", "int64"),
     }
+
+
+def test_functions_of_jax_have_the_parameters_of_the_table(written):
+    text = written(with_operator() + HANDLER)["jax/_signatures.py"]
+    given = "x, *, weight=None, eps=0.0, mode='a', shift=None, need_sum=False"
+    assert f"    def scale({given}):\n" in text
+    assert 'static("scale", resolve, eps, mode, shift, need_sum)\n' in text
+    assert 'run({"x": x, "weight": weight}, options)\n' in text
 
 
 @pytest.mark.parametrize(

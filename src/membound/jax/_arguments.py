@@ -7,6 +7,7 @@ later calls.
 """
 
 import ctypes
+import functools
 import math
 import operator
 
@@ -14,10 +15,11 @@ import jax
 
 from membound.arrays import dtype_name, type_name
 from membound.jax._ffi import statistics_dtype
+from membound.jax._handlers import HANDLERS
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 _QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8")
-_OPTIONAL = ("weight", "bias", "scale", "dresidual_out")
+_OPTIONAL = ("weight", "bias", "scale", "dresidual_out", "mask", "up", "row_scale")
 
 _array_types: set[type] = set()  # isinstance(x, jax.Array) runs Python code: 0.3 us
 
@@ -44,6 +46,8 @@ def number(op, value, argument):
             return float(value)
     except TypeError:  # an array of several
         pass
+    except OverflowError:
+        raise ValueError(f"{op}: argument '{argument}' must fit a double") from None
     raise TypeError(f"{op}: argument '{argument}' must be a real number, got {type_name(value)}")
 
 
@@ -123,19 +127,7 @@ def integers(op, value, argument):
     return tuple(integer(op, one, argument) for one in numbers)
 
 
-_OPTIONS = {"number": number, "integer": integer, "flag": flag, "integers": integers}
-
-
-def option(op, value, argument, kind):
-    """An option of a kind of HANDLERS: the name of a function, "?" after it for None, or names."""
-    if isinstance(kind, tuple):
-        return choice(op, value, argument, kind)
-    if value is None and not kind.endswith("?"):
-        raise TypeError(f"{op}: argument '{argument}' must have a value, got None")
-    return value if value is None else _OPTIONS[kind.strip("?")](op, value, argument)
-
-
-def quantised(op, dtype):
+def quantised(op, dtype, _):
     """The name of an 8-bit dtype, given by name or as an object of JAX or NumPy."""
     name = dtype_name(dtype)
     if name not in _QUANTISED:
@@ -145,10 +137,8 @@ def quantised(op, dtype):
     return name
 
 
-def floating(op, dtype):
-    """The name of a result dtype, given by name or as an object of JAX or NumPy; None for None."""
-    if dtype is None:
-        return None
+def floating(op, dtype, _):
+    """The name of a result dtype, given by name or as an object of JAX or NumPy."""
     name = dtype_name(dtype)
     if name not in _FLOATING:
         raise TypeError(
@@ -157,7 +147,7 @@ def floating(op, dtype):
     return name
 
 
-def group_size(op, size):
+def group_size(op, size, _):
     """64, 128, or 0 for None."""
     if size is None:
         return 0
@@ -187,8 +177,58 @@ def choice(op, value, argument, names):
     return value
 
 
-def rounding(op, value):
-    return choice(op, value, "rounding", ("once", "before_weight"))
+# The checks that HANDLERS names.
+_CHECKS = {
+    "number": number, "integer": integer, "flag": flag, "integers": integers,
+    "group_size": group_size, "floating": floating, "quantised": quantised,
+    "text": lambda _, value, __: value,
+}  # fmt: skip
+
+
+def _static(op, resolve, *values):
+    """The options of a call, checked; static, so that each new combination compiles once."""
+    _, _, kind, known = HANDLERS[op]
+    found, given = {"op": op}, iter(values)
+    for field, (argument, check, _) in known.items():
+        if argument is None:
+            continue
+        value = next(given)
+        if isinstance(check, tuple):
+            found[field] = choice(op, value, argument, check)
+        elif value is None and check.endswith("?"):
+            found[field] = None
+        else:
+            found[field] = _CHECKS[check.strip("?")](op, value, argument)
+    options = kind(**found)
+    return resolve(options) if resolve else options
+
+
+_cached = functools.lru_cache(maxsize=4096, typed=True)(_static)
+
+
+def static(op, resolve, *values):
+    """The same object for equal arguments; resolve, if given, changes what the checks return."""
+    try:
+        return _cached(op, resolve, *values)
+    except (TypeError, ValueError):  # wrong, or unhashable: NumPy scalars, lists, memoryviews
+        pass
+    return _static(op, resolve, *values)
+
+
+def options_of_backward(options):
+    """The options of the gradient, as far as the forward has them."""
+    op = f"{options.op}_backward"
+    kind = HANDLERS[op][2]
+    return kind(
+        **{n: getattr(options, n) for n in kind._fields if hasattr(options, n)} | {"op": op}
+    )
+
+
+def named(function, run):
+    """The function with the docstring and the module of the one that it calls."""
+    function.__doc__, function.__module__ = run.__doc__, run.__module__
+    function.__qualname__ = run.__qualname__
+    return function
 
 
 def check_forward(x, residual, z, weight, bias, options):
@@ -225,7 +265,7 @@ def check_static_scale(scale, options):
 
 def check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     op = options.op
-    x_name = "residual_out" if options.norm.added else "x"
+    x_name = "residual_out" if options.op.startswith("add_") else "x"
     check_rows(op, x, x_name)
     _check_rows_like(op, dy, "dy", x)
     _check_rows_like(op, dresidual_out, "dresidual_out", x)

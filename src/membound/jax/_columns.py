@@ -24,7 +24,7 @@ else:  # jax < 0.8
     from jax.experimental import enable_x64 as _x64
 
 
-def norm(options, cols, over, x, residual, z, weight, bias):
+def norm(options, centred, cols, over, x, residual, z, weight, bias):
     """(out, residual_out, mean, rstd) of whole rows, from the columns of this device.
 
     cols: columns of a whole row; over: the mesh axes that shard them.
@@ -36,7 +36,7 @@ def norm(options, cols, over, x, residual, z, weight, bias):
     gate = None if z is None else jax.nn.silu(z.astype(wide))
     if gate is not None and not options.norm_before_gate:
         row, gate = row * gate, None
-    mean, rest, rstd = _statistics(row, cols, over, options)
+    mean, rest, rstd = _statistics(row, cols, over, options.eps, centred)
     if mean is not None:
         row = row - mean - rest
     rounded = _rounding(options, x.dtype, wide)
@@ -109,10 +109,10 @@ def _total(over, *factors):
     return mean
 
 
-def _statistics(row, cols, over, options):
+def _statistics(row, cols, over, eps, centred):
     """The mean, its rounding error, and rstd."""
     kind = row.dtype
-    products = [(row, row), (row,)] if options.norm.centred else [(row, row)]
+    products = [(row, row), (row,)] if centred else [(row, row)]
     squares, *mean = _means(cols, over, *products)
     high = rest = None
     with _x64(True):
@@ -120,7 +120,7 @@ def _statistics(row, cols, over, options):
             squares = jnp.maximum(squares - mean[0] * mean[0], _float64(0))
             high = mean[0].astype(kind)
             rest = (mean[0] - high.astype(np.float64)).astype(kind)
-        rstd = lax.rsqrt(squares + _float64(np.asarray(options.eps, kind))).astype(kind)
+        rstd = lax.rsqrt(squares + _float64(np.asarray(eps, kind))).astype(kind)
     return high, rest, rstd
 
 

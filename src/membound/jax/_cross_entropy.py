@@ -4,30 +4,26 @@
 
 import functools
 import math
-from typing import NamedTuple
 
 import jax
 
-from membound.jax import _arguments, _ffi, _sharding
+from membound.jax import _arguments, _ffi, _sharding, _signatures
 
 
-class Options(NamedTuple):
-    """The static options of a call."""
+def _resolved(options):
+    """The options, with a number for no softcap."""
+    smoothing, z_loss = options.label_smoothing, options.z_loss
+    for name, value, right, text in (
+        ("label_smoothing", smoothing, 0.0 <= smoothing <= 1.0, "from 0 to 1"),
+        ("z_loss", z_loss, 0.0 <= z_loss < math.inf, "finite and not negative"),
+    ):
+        if not right:
+            raise ValueError(f"{options.op}: argument '{name}' must be {text}, got {value:g}")
+    return options._replace(softcap=math.inf if options.softcap is None else options.softcap)
 
-    op: str
-    ignore_index: int
-    label_smoothing: float
-    z_loss: float
-    softcap: float
-    reduction: str
-    validate: bool
 
-
-def cross_entropy(
-    logits, labels, weight=None, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0,
-    softcap=None, reduction="none", validate=False, return_lse=False, return_z_loss=False,
-    return_predictions=False,
-):  # fmt: skip
+@functools.partial(_signatures.cross_entropy, resolve=_resolved)
+def cross_entropy(arrays, options):
     """The cross entropy of each row and its label; see :func:`membound.cross_entropy`.
 
     The options are static: each new combination compiles once. Reverse-mode gradients (jax.grad,
@@ -41,28 +37,15 @@ def cross_entropy(
     >>> [round(float(loss), 4) for loss in cross_entropy(logits, jnp.array([2]))]
     [0.6931]
     """
-    op = "cross_entropy"
-    _arguments.check_arrays(op, {"logits": logits, "labels": labels, "weight": weight})
-    options = _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, validate)
-    wanted = tuple(
-        _arguments.flag(op, value, name)
-        for value, name in (
-            (return_lse, "return_lse"),
-            (return_z_loss, "return_z_loss"),
-            (return_predictions, "return_predictions"),
-        )
-    )
-    loss, *more = _ffi.validated(
-        validate, _jitted_forward, logits, labels, weight, options, return_predictions
-    )
+    _arguments.check_arrays(options.op, arrays)
+    loss, *more = _ffi.validated(options.validate, _jitted_forward, *arrays.values(), options)
+    wanted = (options.return_lse, options.return_z_loss, options.return_predictions)
     also = [one for one, is_wanted in zip(more, wanted, strict=True) if is_wanted]
     return (loss, *also) if also else loss
 
 
-def cross_entropy_backward(
-    dloss, logits, labels, lse, weight=None, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0,
-    softcap=None, reduction="none", validate=False,
-):  # fmt: skip
+@functools.partial(_signatures.cross_entropy_backward, resolve=_resolved)
+def cross_entropy_backward(arrays, options):
     """The gradient of :func:`cross_entropy`; see :func:`membound.cross_entropy_backward`.
 
     >>> import jax.numpy as jnp
@@ -71,37 +54,17 @@ def cross_entropy_backward(
     >>> [round(float(d), 3) for d in cross_entropy_backward(1.0, logits, labels, lse)[0]]
     [0.25, 0.25, -0.5]
     """
-    op = "cross_entropy_backward"
-    given = {"logits": logits, "labels": labels, "lse": lse, "weight": weight}
-    _arguments.check_arrays(op, given)
-    options = _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, validate)
+    op, dloss = options.op, arrays.pop("dloss")
+    _arguments.check_arrays(op, arrays)
+    logits, labels, lse, weight = arrays.values()
     if not isinstance(dloss, jax.Array):
         kind = _ffi.statistics_dtype(logits)
         dloss = _arguments.number(op, dloss, "dloss")
         _arguments.check_finite(op, dloss, "dloss", kind)
-        shape = labels.shape if reduction == "none" else ()
+        shape = labels.shape if options.reduction == "none" else ()
         dloss = jax.numpy.full(shape, dloss, kind)
-    return _ffi.validated(validate, _jitted_backward, dloss, logits, labels, lse, weight, options)
-
-
-def _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, validate):
-    options = Options(
-        op=op,
-        ignore_index=_arguments.integer(op, ignore_index, "ignore_index"),
-        label_smoothing=_arguments.number(op, label_smoothing, "label_smoothing"),
-        z_loss=_arguments.number(op, z_loss, "z_loss"),
-        softcap=math.inf if softcap is None else _arguments.number(op, softcap, "softcap"),
-        reduction=_arguments.choice(op, reduction, "reduction", ("none", "sum", "mean")),
-        validate=_arguments.flag(op, validate, "validate"),
-    )
-    for name, right, text in (
-        ("label_smoothing", 0.0 <= options.label_smoothing <= 1.0, "from 0 to 1"),
-        ("z_loss", 0.0 <= options.z_loss < math.inf, "finite and not negative"),
-    ):
-        if not right:
-            value = getattr(options, name)
-            raise ValueError(f"{op}: argument '{name}' must be {text}, got {value:g}")
-    return options
+    arguments = dloss, logits, labels, lse, weight, options
+    return _ffi.validated(options.validate, _jitted_backward, *arguments)
 
 
 def _check(logits, labels, weight, options):
@@ -124,14 +87,13 @@ def _check(logits, labels, weight, options):
         )
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
-def _jitted_forward(logits, labels, weight, options, predicts):
+@functools.partial(jax.jit, static_argnums=3)
+def _jitted_forward(logits, labels, weight, options):
     """The loss, lse, the z loss and the predictions."""
     _check(logits, labels, weight, options)
     weight = None if weight is None else jax.lax.stop_gradient(weight)
-    loss, lse, z_loss, predictions = _forward(
-        *_sharding.vary_together(logits, labels), weight, options, predicts
-    )
+    logits, labels = _sharding.vary_together(logits, labels)
+    loss, lse, z_loss, predictions = _forward(logits, labels, weight, options)
     z_loss = jax.lax.stop_gradient(z_loss)
     if options.reduction != "none":
         loss, z_loss = loss.sum(), z_loss.sum()
@@ -167,22 +129,22 @@ def _jitted_backward(dloss, logits, labels, lse, weight, options):
     return _backward_call(dloss, logits, labels, lse, weight, options)
 
 
-def _forward_call(logits, labels, weight, options, predicts):
+def _forward_call(logits, labels, weight, options):
     def run(logits, labels, weight):
         rows = _ffi.rows_of(logits)
         results = {
             "loss": rows,
             "lse": jax.ShapeDtypeStruct((*rows.shape, 2), rows.dtype),
             "z_losses": rows,
-            "predictions": _ffi.like(labels) if predicts else None,
+            "predictions": _ffi.like(labels) if options.return_predictions else None,
         }
         arrays = {"logits": logits, "labels": labels, "weight": weight}
         return _ffi.call("cross_entropy", arrays, results, options)
 
     rows = _sharding.rows_of(logits)
-    results = [_sharding.Result(rows)] * (3 + predicts)
+    results = [_sharding.Result(rows)] * (3 + options.return_predictions)
     found = _sharding.cut(run, (logits, labels, weight), (rows, rows, ()), results)
-    return *found[:3], found[3] if predicts else None
+    return *found[:3], found[3] if options.return_predictions else None
 
 
 def _backward_call(dloss, logits, labels, lse, weight, options):
@@ -196,20 +158,21 @@ def _backward_call(dloss, logits, labels, lse, weight, options):
     return _sharding.cut(run, operands, (rows, rows, rows, rows, ()), [_sharding.Result(rows)])[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _forward(logits, labels, weight, options, predicts):
-    return _forward_call(logits, labels, weight, options, predicts)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _forward(logits, labels, weight, options):
+    return _forward_call(logits, labels, weight, options)
 
 
-def _forward_saving(logits, labels, weight, options, predicts):
-    results = _forward_call(logits, labels, weight, options, predicts)
+def _forward_saving(logits, labels, weight, options):
+    results = _forward_call(logits, labels, weight, options)
     return results, (logits, labels, weight, results[1])
 
 
-def _gradients(options, _, saved, gradients):
+def _gradients(options, saved, gradients):
     logits, labels, weight, lse = saved
     dloss, dlse, *_ = gradients
-    dlogits = _backward_call(dloss, logits, labels, lse, weight, options)
+    backward = _arguments.options_of_backward(options)
+    dlogits = _backward_call(dloss, logits, labels, lse, weight, backward)
     # The gradient of lse in two parts: through the largest logit, and through the rest.
     wide = _ffi.statistics_dtype(logits)
     capped = logits.astype(wide)

@@ -3,7 +3,6 @@
 """Calls of ops that compute each element by itself: any of their axes may be sharded."""
 
 import functools
-import types
 
 import jax
 
@@ -30,8 +29,8 @@ def _jitted(op, names, numbers, *arrays):
 
 
 def _run(op, numbers, *arrays):
-    names, (result,), _ = _ffi.HANDLERS[op]
-    options = types.SimpleNamespace(**dict(numbers))
+    names, (result,), *_ = _ffi.HANDLERS[op]
+    options = _ffi.HANDLERS[op][2](op, **dict(numbers))
 
     def run(*given):
         operands = dict(zip(names, given, strict=True))

@@ -3,33 +3,21 @@
 """Embedding lookup."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from membound.arrays import type_name
-from membound.jax import _arguments, _ffi, _sharding, _tables
-from membound.jax._embedding_backward import Sums, rows_summed
+from membound.jax import _arguments, _ffi, _sharding, _signatures, _tables
+from membound.jax._embedding_backward import rows_summed
+from membound.jax._handlers import EmbeddingBackward
 
 _OP = "embedding"
 _require = functools.partial(_tables.require, _OP)
 
 
-class Options(NamedTuple):
-    """The static options of a call."""
-
-    padding_idx: int | None
-    scale: float
-    vocab_start: int
-    validate: bool
-    dtype: str | None
-
-
-def embedding(
-    ids, weight, *, position_ids=None, position_weight=None, padding_idx=None, scale=1.0,
-    vocab_start=0, validate=False, dtype=None,
-):  # fmt: skip
+@_signatures.embedding
+def embedding(arrays, options):
     """``weight[ids]``, scaled and with positions added if wanted.
 
     See :func:`membound.embedding` for the arguments. All but the arrays are static: each new
@@ -43,22 +31,12 @@ def embedding(
     >>> embedding(jnp.array([2, 0]), weight, scale=2.0).tolist()
     [[8.0, 10.0], [0.0, 2.0]]
     """
-    arrays = {"weight": weight, "ids": ids, "position_ids": position_ids,
-              "position_weight": position_weight}  # fmt: skip
-    for name, value in arrays.items():
-        optional = name.startswith("position")
+    for name in ("weight", "ids", "position_ids", "position_weight"):
+        value, optional = arrays[name], name.startswith("position")
         if not (isinstance(value, jax.Array) or (optional and value is None)):
             raise TypeError(f"{_OP}: argument '{name}' must be a jax array, got {type_name(value)}")
-    vocab_start = _tables.number(_OP, vocab_start, "vocab_start")
-    options = Options(
-        padding_idx=_tables.padding_id(_OP, padding_idx, (weight.shape or (0,))[0], vocab_start),
-        scale=_arguments.number(_OP, scale, "scale"),
-        vocab_start=vocab_start,
-        validate=_arguments.flag(_OP, validate, "validate"),
-        dtype=_tables.floating_dtype(_OP, dtype),
-    )
-    arguments = ids, weight, position_ids, position_weight, options
-    return _ffi.validated(options.validate, _jitted, *arguments)
+    options = _tables.resolved(options, (arrays["weight"].shape or (0,))[0])
+    return _ffi.validated(options.validate, _jitted, *arrays.values(), options)
 
 
 def _check_table(table, argument):
@@ -124,12 +102,8 @@ def _gradients(options, saved, dy):
     ids, weight, position_ids, position_weight = saved
     jnp = jax.numpy
     vocab = weight.shape[0]
-    learned = Sums(
-        vocab,
-        options.padding_idx,
-        options.scale,
-        vocab_start=options.vocab_start,
-        dtype=weight.dtype.name,
+    learned = _arguments.options_of_backward(options)._replace(
+        vocab=vocab, validate=False, dtype=weight.dtype.name
     )
     dweight = rows_summed(dy, ids, learned)
     if position_weight is None:
@@ -137,7 +111,9 @@ def _gradients(options, saved, dy):
     if position_ids is None:
         position_ids = jnp.broadcast_to(jnp.arange(ids.shape[-1]), ids.shape)
     places = jnp.where(_has_row(ids, options.vocab_start, vocab), position_ids, -1)
-    positions = Sums(position_weight.shape[0], dtype=position_weight.dtype.name)
+    positions = EmbeddingBackward(
+        learned.op, vocab=position_weight.shape[0], dtype=position_weight.dtype.name
+    )
     return None, dweight, None, rows_summed(dy, places, positions)
 
 

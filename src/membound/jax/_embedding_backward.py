@@ -3,35 +3,20 @@
 """The gradient of an embedding table."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from membound import _core
 from membound.arrays import type_name
-from membound.jax import _arguments, _ffi, _sharding, _tables
+from membound.jax import _arguments, _ffi, _sharding, _signatures, _tables
 
 _OP = "embedding_backward"
 _require = functools.partial(_tables.require, _OP)
 
 
-class Sums(NamedTuple):
-    """The static options of a call."""
-
-    vocab: int
-    padding_idx: int | None = None
-    scale: float = 1.0
-    scale_grad_by_freq: bool = False
-    vocab_start: int = 0
-    validate: bool = False
-    dtype: str | None = None
-
-
-def embedding_backward(
-    dy, ids, vocab, *, padding_idx=None, scale=1.0, scale_grad_by_freq=False, vocab_start=0,
-    validate=False, dtype=None,
-):  # fmt: skip
+@_signatures.embedding_backward
+def embedding_backward(arrays, options):
     """The gradient of the table of :func:`embedding`, dense: ``(vocab, dim)``.
 
     See :func:`membound.embedding_backward` for the arguments. All but the arrays are static: each
@@ -42,21 +27,12 @@ def embedding_backward(
     >>> embedding_backward(dy, jnp.array([2, 0, 2]), 3).tolist()
     [[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]]
     """
-    for name, value in (("dy", dy), ("ids", ids)):
+    for name, value in arrays.items():
         _require(isinstance(value, jax.Array), name,
                  f"be a jax array, got {type_name(value)}", TypeError)  # fmt: skip
-    vocab = _tables.number(_OP, vocab, "vocab")
-    vocab_start = _tables.number(_OP, vocab_start, "vocab_start")
-    sums = Sums(
-        vocab=vocab,
-        padding_idx=_tables.padding_id(_OP, padding_idx, vocab, vocab_start),
-        scale=_arguments.number(_OP, scale, "scale"),
-        scale_grad_by_freq=_arguments.flag(_OP, scale_grad_by_freq, "scale_grad_by_freq"),
-        vocab_start=vocab_start,
-        validate=_arguments.flag(_OP, validate, "validate"),
-        dtype=_tables.floating_dtype(_OP, dtype),
-    )
-    return _ffi.validated(sums.validate, _jitted, dy, ids, sums)
+    options = options._replace(vocab=_tables.number(_OP, options.vocab, "vocab"))
+    options = _tables.resolved(options, options.vocab)
+    return _ffi.validated(options.validate, _jitted, *arrays.values(), options)
 
 
 def _check(dy, ids, sums):

@@ -25,7 +25,7 @@ def call(op, operands, results, options):
     weight or its gradient is mapped.
     """
     register()
-    operand_names, result_names, _ = HANDLERS[op]
+    operand_names, result_names, *_ = HANDLERS[op]
     given, given_bits = _present(operand_names, operands)
     made, made_bits = _present(result_names, results)
     shaped = [_sharding.shaped(one.shape, one.dtype, given) for one in made]
@@ -46,10 +46,10 @@ def _present(names, arrays):
 def attributes_of(op, options):
     """The handler's attributes, of the fields of options that are not None."""
     found = {}
-    for name, (kind, to_xla) in HANDLERS[op][2].items():
+    for name, (_, check, to_xla) in HANDLERS[op][3].items():
         value = getattr(options, name)
-        if value is not None:
-            found[name] = to_xla(kind.index(value) if isinstance(kind, tuple) else value)
+        if to_xla is not None and value is not None:
+            found[name] = to_xla(check.index(value) if isinstance(check, tuple) else value)
     return found
 
 

@@ -3,40 +3,20 @@
 """Gated activations with a quantised result."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 
-from membound.jax import _arguments, _ffi, _sharding
+from membound.jax import _arguments, _ffi, _sharding, _signatures
 from membound.jax import _gated_activation as activation
-from membound.jax._norm import static
+from membound.jax import _rms_norm_quant as quantisation
 
 
-class Quantised(NamedTuple):
-    """The static options of a call."""
-
-    activation: activation.Options
-    dtype: str
-    group_size: int
-    scale_upper_bound: float
-
-    def __getattr__(self, name):
-        return getattr(self.activation, name)
+def _resolved(options):
+    return activation.resolved(quantisation.resolved(options))
 
 
-@static
-def _quantisation(op, dtype, group_size, scale_upper_bound):
-    return (
-        _arguments.quantised(op, dtype),
-        _arguments.group_size(op, group_size),
-        _arguments.upper_bound(op, scale_upper_bound),
-    )
-
-
-def gated_activation_quant(
-    gate, up=None, *, kind="silu", packing="halves", dtype="float8_e4m3fn", scale=None,
-    group_size=None, scale_upper_bound=None, alpha=None, limit=None, up_offset=0.0, row_scale=None,
-):  # fmt: skip
+@functools.partial(_signatures.gated_activation_quant, resolve=_resolved)
+def gated_activation_quant(arrays, options):
     """A gated activation with a result of 8 bits and its scales, in one pass.
 
     Returns ``(out, scale)``, with a static scale ``out`` alone; see
@@ -48,20 +28,14 @@ def gated_activation_quant(
     >>> out.tolist(), scale.shape
     ([[127, -62]], (1,))
     """
-    op = "gated_activation_quant"
-    activation.check_kinds(op, {"gate": gate, "up": up, "row_scale": row_scale})
-    _arguments.check_arrays(op, {} if scale is None else {"gate": gate, "scale": scale})
-    options = Quantised(
-        activation.options_of(op, up is not None, kind, packing, alpha, limit, up_offset),
-        *_quantisation(op, dtype, group_size, scale_upper_bound),
-    )
-    results = _jitted(gate, up, row_scale, scale, options)
-    return results[0] if scale is not None else tuple(results)
+    activation.check_kinds(arrays, options)
+    results = _jitted(*map(arrays.get, ("gate", "up", "row_scale", "scale")), options)
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted(gate, up, row_scale, scale, options):
-    activation.check_inputs(gate, up, row_scale, options.activation)
+    activation.check_inputs(gate, up, row_scale, options)
     if scale is not None:
         _arguments.check_static_scale(scale, options)
     return _quantised(*_sharding.vary_together(gate, up, row_scale, scale), options)
@@ -70,7 +44,7 @@ def _jitted(gate, up, row_scale, scale, options):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _quantised(gate, up, row_scale, scale, options):
     def run(gate, up, row_scale, scale):
-        cols = activation.cols_of(gate, options.activation)
+        cols = activation.cols_of(gate, up, options)
         values = jax.ShapeDtypeStruct((*gate.shape[:-1], cols), gate.dtype)
         arrays = {"gate": gate, "up": up, "row_scale": row_scale, "scale": scale}
         results = {

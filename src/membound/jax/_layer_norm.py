@@ -2,21 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """LayerNorm and residual addition with LayerNorm, forward and backward."""
 
-from membound.jax._arguments import check_arrays
-from membound.jax._norm import (
-    ADD_LAYER_NORM,
-    LAYER_NORM,
-    backward_options,
-    forward_options,
-    run_backward,
-    run_forward,
-)
+from membound.jax import _signatures
+from membound.jax._norm import run_backward, run_forward
 
 
-def layer_norm(
-    x, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, dtype=None, normalized_shape=None,
-    return_stats=False,
-):  # fmt: skip
+@_signatures.layer_norm
+def layer_norm(arrays, options, normalized_shape):
     """Layer normalisation over the last axis.
 
     ``(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + eps) * (weight + weight_offset) + bias``, see
@@ -37,16 +28,12 @@ def layer_norm(
     >>> y.tolist(), float(mean), float(rstd)
     ([-0.5, 0.5], 3.0, 0.25)
     """
-    check_arrays("layer_norm", {"x": x, "weight": weight, "bias": bias})
-    options = forward_options(LAYER_NORM, eps, weight_offset, "once", return_stats, dtype=dtype)
-    out, _, mean, rstd = run_forward(x, None, None, weight, bias, options, normalized_shape)
+    out, _, mean, rstd = run_forward(arrays, options, normalized_shape)
     return (out, mean, rstd) if options.return_statistics else out
 
 
-def add_layer_norm(
-    x, residual, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, dtype=None,
-    normalized_shape=None, return_stats=False,
-):  # fmt: skip
+@_signatures.add_layer_norm
+def add_layer_norm(arrays, options, normalized_shape):
     """Residual addition and layer normalisation of the sum, in one pass.
 
     Returns ``(out, residual_out)``, or with ``return_stats=True``
@@ -58,19 +45,12 @@ def add_layer_norm(
     >>> out.tolist(), total.tolist()
     ([-0.5, 0.5], [1.0, 5.0])
     """
-    arrays = {"x": x, "residual": residual, "weight": weight, "bias": bias}
-    check_arrays("add_layer_norm", arrays)
-    options = forward_options(ADD_LAYER_NORM, eps, weight_offset, "once", return_stats, dtype=dtype)
-    out, residual_out, mean, rstd = run_forward(
-        x, residual, None, weight, bias, options, normalized_shape
-    )
+    out, residual_out, mean, rstd = run_forward(arrays, options, normalized_shape)
     return (out, residual_out, mean, rstd) if options.return_statistics else (out, residual_out)
 
 
-def layer_norm_backward(
-    dy, x, weight, mean, rstd, *, weight_offset=0.0, normalized_shape=None,
-    need_dx=True, need_dweight=True, need_dbias=True,
-):  # fmt: skip
+@_signatures.layer_norm_backward
+def layer_norm_backward(arrays, options, normalized_shape):
     """The gradients of :func:`layer_norm`: ``(dx, dweight, dbias)``, None for what is not wanted.
 
     See :func:`membound.layer_norm_backward` for the arguments. dweight and dbias have the dtype of
@@ -83,20 +63,12 @@ def layer_norm_backward(
     >>> dx.tolist(), dweight.tolist(), dbias.tolist()
     ([[-0.09375, 0.09375]], [-0.5, 0.5], [1.0, 1.0])
     """
-    arrays = {"dy": dy, "x": x, "weight": weight, "mean": mean, "rstd": rstd}
-    check_arrays("layer_norm_backward", arrays)
-    options = backward_options(
-        LAYER_NORM, weight_offset, "once", dx=need_dx, dweight=need_dweight, dbias=need_dbias
-    )
-    arrays = (dy, None, x, None, weight, mean, rstd)
-    dx, _, _, *sums = run_backward(*arrays, options, normalized_shape)
+    dx, _, _, *sums = run_backward(arrays, options, normalized_shape)
     return dx, *sums
 
 
-def add_layer_norm_backward(
-    dy, dresidual_out, residual_out, weight, mean, rstd, *, weight_offset=0.0,
-    normalized_shape=None, need_dx=True, need_dresidual=False, need_dweight=True, need_dbias=True,
-):  # fmt: skip
+@_signatures.add_layer_norm_backward
+def add_layer_norm_backward(arrays, options, normalized_shape):
     """The gradients of :func:`add_layer_norm`: ``(dx, dweight, dbias)``, None for the unwanted.
 
     dx is that of x and of residual; with ``need_dresidual=True`` dresidual follows it, in its own
@@ -109,19 +81,5 @@ def add_layer_norm_backward(
     >>> dx.tolist(), dweight, dbias.tolist()
     ([[5.0, 6.0]], None, [0.5, 0.5])
     """
-    arrays = {
-        "dy": dy,
-        "dresidual_out": dresidual_out,
-        "residual_out": residual_out,
-        "weight": weight,
-        "mean": mean,
-        "rstd": rstd,
-    }
-    check_arrays("add_layer_norm_backward", arrays)
-    options = backward_options(
-        ADD_LAYER_NORM, weight_offset, "once",
-        dx=need_dx, dresidual=need_dresidual, dweight=need_dweight, dbias=need_dbias,
-    )  # fmt: skip
-    inputs = (dy, dresidual_out, residual_out, None, weight, mean, rstd)
-    dx, dresidual, _, *sums = run_backward(*inputs, options, normalized_shape)
-    return (dx, dresidual, *sums) if need_dresidual else (dx, *sums)
+    dx, dresidual, _, *sums = run_backward(arrays, options, normalized_shape)
+    return (dx, dresidual, *sums) if options.need_dresidual else (dx, *sums)

@@ -24,32 +24,17 @@ class Norm(NamedTuple):
     added: bool = False
     gated: bool = False
 
-    @property
-    def statistics_flag(self):
-        return "return_stats" if self.centred else "return_rstd"
 
-
-RMS_NORM = Norm("rms_norm")
-ADD_RMS_NORM = Norm("add_rms_norm", added=True)
-LAYER_NORM = Norm("layer_norm", centred=True)
-ADD_LAYER_NORM = Norm("add_layer_norm", centred=True, added=True)
-RMS_NORM_GATED = Norm("rms_norm_gated", gated=True)
-
-
-class Forward(NamedTuple):
-    """The static options of a forward call."""
-
-    norm: Norm
-    eps: float
-    weight_offset: float
-    rounding: str
-    return_statistics: bool
-    norm_before_gate: bool = True
-    dtype: str | None = None  # dtypes of the result and of x
-
-    @property
-    def op(self):
-        return self.norm.op
+NORMS = {
+    norm.op: norm
+    for norm in (
+        Norm("rms_norm"),
+        Norm("add_rms_norm", added=True),
+        Norm("layer_norm", centred=True),
+        Norm("add_layer_norm", centred=True, added=True),
+        Norm("rms_norm_gated", gated=True),
+    )
+}
 
 
 class Wanted(NamedTuple):
@@ -74,75 +59,17 @@ class Wanted(NamedTuple):
         return cls(*map(bool, saved.shape[:-1]))
 
 
-class Backward(NamedTuple):
-    """The static options of a backward call."""
-
-    norm: Norm
-    weight_offset: float
-    rounding: str
-    wanted: Wanted
-    norm_before_gate: bool = True
-    dx_dtype: str | None = None  # dtypes of x, which the added norms do not read, and of dy
-
-    @property
-    def op(self):
-        return f"{self.norm.op}_backward"
-
-
-def static(make):
-    """Cache static options, so that equal arguments give the same object."""
-    cached = functools.lru_cache(typed=True)(make)
-
-    @functools.wraps(make)
-    def made(*values, **more):
-        try:
-            return cached(*values, **more)
-        except (TypeError, ValueError):  # unhashable, as a NumPy scalar array, a list, a memoryview
-            return make(*values, **more)
-
-    return made
-
-
-@static
-def forward_options(
-    norm, eps, weight_offset, rounding, return_statistics, norm_before_gate=True, dtype=None
-):
-    op = norm.op
-    return Forward(
-        norm=norm,
-        rounding=_arguments.rounding(op, rounding),
-        return_statistics=_arguments.flag(op, return_statistics, norm.statistics_flag),
-        eps=None if eps is None else _arguments.number(op, eps, "eps"),
-        weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
-        norm_before_gate=_arguments.flag(op, norm_before_gate, "norm_before_gate"),
-        dtype=_arguments.floating(op, dtype),
-    )
-
-
-@static
-def backward_options(norm, weight_offset, rounding, norm_before_gate=True, **needed):
-    """needed: dx=, dz=, dweight= and dbias=, False for those that the op does not have."""
-    op = f"{norm.op}_backward"
-    wanted = {name: _arguments.flag(op, needed.get(name, False), f"need_{name}")
-              for name in Wanted._fields}  # fmt: skip
-    return Backward(
-        norm=norm,
-        weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
-        rounding=_arguments.rounding(op, rounding),
-        wanted=Wanted(**wanted),
-        norm_before_gate=_arguments.flag(op, norm_before_gate, "norm_before_gate"),
-    )
-
-
 def default_eps(norm, x):
     """torch's default eps, as in the extension: F.layer_norm's, or the epsilon of the dtype."""
     return 1e-5 if norm.centred else float(np.finfo(_ffi.statistics_dtype(x)).eps)
 
 
-def run_forward(x, residual, z, weight, bias, options, normalized_shape):
+def run_forward(arrays, options, normalized_shape):
     """(out, residual_out, mean, rstd)."""
+    _arguments.check_arrays(options.op, arrays)
+    x, residual, z, weight, bias = map(arrays.get, ("x", "residual", "z", "weight", "bias"))
     if options.eps is None:
-        options = options._replace(eps=default_eps(options.norm, x))
+        options = options._replace(eps=default_eps(NORMS[options.op], x))
     axes = normalized_axes(options.op, normalized_shape, x.shape, {"weight": weight, "bias": bias})
     if axes == 1:
         return jitted_forward(x, residual, z, weight, bias, options)
@@ -151,9 +78,15 @@ def run_forward(x, residual, z, weight, bias, options, normalized_shape):
     return out.reshape(x.shape), _reshaped(residual_out, x), *statistics
 
 
-def run_backward(dy, dresidual_out, x, z, weight, mean, rstd, options, normalized_shape):
+_READ = ("dy", "dresidual_out", "x", "z", "weight", "mean", "rstd")
+
+
+def run_backward(arrays, options, normalized_shape):
     """(dx, dresidual, dz, dweight, dbias)."""
-    x_name = "residual_out" if options.norm.added else "x"
+    _arguments.check_arrays(options.op, arrays)
+    x_name = "residual_out" if "residual_out" in arrays else "x"
+    arrays = {**arrays, "x": arrays[x_name]}
+    dy, dresidual_out, x, z, weight, mean, rstd = map(arrays.get, _READ)
     parameters = {"weight": weight}
     axes = normalized_axes(options.op, normalized_shape, x.shape, parameters, x_name)
     statistics = (_without_kept_axes(one, x, axes) for one in (mean, rstd))
@@ -197,7 +130,8 @@ def jitted_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     """(dx, dresidual, dz, dweight, dbias); dbias has the dtype of the weight, or else of x."""
     _arguments.check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options)
     bias = _ffi.columns_of(x) if weight is None else _ffi.like(weight)
-    return _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options)
+    wanted = Wanted(*(getattr(options, f"need_{name}") for name in Wanted._fields))
+    return _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options, wanted)
 
 
 def axes_of(x, parameter):
@@ -209,7 +143,7 @@ def axes_of(x, parameter):
 
 def _forward_call(x, residual, z, weight, bias, options, with_statistics):
     """(out, residual_out, mean, rstd)."""
-    centred, added = options.norm.centred, options.norm.added
+    _, centred, added, _ = NORMS[options.op]
     statistics = (1 + centred) if with_statistics else 0
 
     def run(x, residual, z, weight, bias):
@@ -224,7 +158,7 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
         return _ffi.call(options.op, arrays, results, options)
 
     def on_columns(over, *arrays):
-        found = _columns.norm(options, x.shape[-1], over, *arrays)
+        found = _columns.norm(options, centred, x.shape[-1], over, *arrays)
         wanted = [one for one in found if one is not None]
         return wanted if with_statistics else wanted[: 1 + added]
 
@@ -240,14 +174,19 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
     return found[0], found[1] if added else None, mean, found[-1] if with_statistics else None
 
 
-def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
-    """(dx, dresidual, dz, dweight, dbias); bias gives the shape and dtype of dbias."""
-    there = zip(Wanted._fields, (x, x, z, weight, bias), options.wanted, strict=True)
+def _backward_call(
+    dy, dresidual_out, x, z, weight, bias, mean, rstd, options, wanted, dx_dtype=None
+):  # fmt: skip
+    """(dx, dresidual, dz, dweight, dbias); bias gives the shape and dtype of dbias.
+
+    dx_dtype: that of x, which the added norms do not read; without it that of dy.
+    """
+    there = zip(Wanted._fields, (x, x, z, weight, bias), wanted, strict=True)
     names = [name for name, shape, wanted in there if wanted and shape is not None]
     if not names:
         return (None,) * len(Wanted._fields)
-    added = options.norm.added
-    dx_dtype = options.dx_dtype or (dy.dtype if added else x.dtype)
+    norm = NORMS[options.op.removesuffix("_backward")]
+    dx_dtype = dx_dtype or (dy.dtype if norm.added else x.dtype)
     sums = {"dweight", "dbias"}.intersection(names)
 
     def shapes_of(x, z, weight):
@@ -268,7 +207,7 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
                 or (weight is None and options.weight_offset != 0.0)
             )
             results["workspace"] = _ffi.sums_workspace(
-                x, weight, centred=options.norm.centred, gated=z is not None, mixed=mixed
+                x, weight, centred=norm.centred, gated=z is not None, mixed=mixed
             )
         arrays = {
             "dy": dy, "dresidual_out": dresidual_out, "x": x, "z": z, "mean": mean, "rstd": rstd,
@@ -311,7 +250,7 @@ def _forward_saving(x, residual, z, weight, bias, options):
     apart = residual is not None and residual.dtype != x.dtype
     wanted = Wanted(dx or (dresidual and not apart), dresidual and apart, dz, dweight, dbias)
     out, residual_out, mean, rstd = _forward_call(x, residual, z, weight, bias, options, True)
-    normalised = residual_out if options.norm.added else x
+    normalised = x if residual is None else residual_out
     of_bias = None if bias is None else jax.numpy.zeros((0, *bias.shape), bias.dtype)
     of_x = jax.numpy.zeros(0, x.dtype)
     saved = (normalised, of_x, z, weight, of_bias, mean, rstd, wanted.to_shape())
@@ -323,18 +262,15 @@ def _gradients(options, saved, cotangents):
     """The cotangents of x, residual, z, weight and bias; None for those not needed."""
     x, of_x, z, weight, of_bias, mean, rstd, shape = saved
     dy, dresidual_out, dmean, drstd = map(_unless_zero, cotangents)
-    norm, wanted = options.norm, Wanted.from_shape(shape)
-    backward = Backward(
-        norm, options.weight_offset, options.rounding, wanted, options.norm_before_gate,
-        of_x.dtype.name,
-    )  # fmt: skip
+    norm, wanted = NORMS[options.op], Wanted.from_shape(shape)
     if dy is None:
         dy = jax.numpy.zeros(x.shape, options.dtype or of_x.dtype)
     bias = None if of_bias is None else jax.ShapeDtypeStruct(of_bias.shape[1:], of_bias.dtype)
     if weight is None and _ffi.has_heads(bias):  # only the weight tells the number of heads
         weight = jax.numpy.ones(bias.shape, x.dtype)
+    backward = _arguments.options_of_backward(options)
     dx, dresidual, dz, dweight, dbias = _backward_call(
-        dy, dresidual_out, x, z, weight, bias, mean, rstd, backward
+        dy, dresidual_out, x, z, weight, bias, mean, rstd, backward, wanted, of_x.dtype.name
     )
     statistics = (x, z, mean, rstd, dmean, drstd, options)
     dx, dz = _through_statistics(dx, dz, *statistics)

@@ -2,21 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """RMSNorm and residual addition with RMSNorm, forward and backward."""
 
-from membound.jax._arguments import check_arrays
-from membound.jax._norm import (
-    ADD_RMS_NORM,
-    RMS_NORM,
-    backward_options,
-    forward_options,
-    run_backward,
-    run_forward,
-)
+from membound.jax import _signatures
+from membound.jax._norm import run_backward, run_forward
 
 
-def rms_norm(
-    x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", dtype=None,
-    normalized_shape=None, return_rstd=False,
-):  # fmt: skip
+@_signatures.rms_norm
+def rms_norm(arrays, options, normalized_shape):
     """Root mean square normalisation over the last axis.
 
     ``x / sqrt(mean(x * x) + eps) * (weight + weight_offset)``, see :func:`membound.rms_norm` for
@@ -35,16 +26,12 @@ def rms_norm(
     >>> [round(float(v), 4) for v in rms_norm(jnp.array([3.0, 4.0]), eps=0.0)]
     [0.8485, 1.1314]
     """
-    check_arrays("rms_norm", {"x": x, "weight": weight})
-    options = forward_options(RMS_NORM, eps, weight_offset, rounding, return_rstd, dtype=dtype)
-    out, _, _, rstd = run_forward(x, None, None, weight, None, options, normalized_shape)
+    out, _, _, rstd = run_forward(arrays, options, normalized_shape)
     return (out, rstd) if options.return_statistics else out
 
 
-def add_rms_norm(
-    x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", dtype=None,
-    normalized_shape=None, return_rstd=False,
-):  # fmt: skip
+@_signatures.add_rms_norm
+def add_rms_norm(arrays, options, normalized_shape):
     """Residual addition and root mean square normalisation of the sum, in one pass.
 
     Returns ``(out, residual_out)``, or with ``return_rstd=True`` ``(out, residual_out, rstd)``; see
@@ -56,18 +43,12 @@ def add_rms_norm(
     >>> [round(float(v), 4) for v in out], total.tolist()
     ([0.6, 0.8], [3.0, 4.0])
     """
-    check_arrays("add_rms_norm", {"x": x, "residual": residual, "weight": weight})
-    options = forward_options(ADD_RMS_NORM, eps, weight_offset, rounding, return_rstd, dtype=dtype)
-    out, residual_out, _, rstd = run_forward(
-        x, residual, None, weight, None, options, normalized_shape
-    )
+    out, residual_out, _, rstd = run_forward(arrays, options, normalized_shape)
     return (out, residual_out, rstd) if options.return_statistics else (out, residual_out)
 
 
-def rms_norm_backward(
-    dy, x, weight, rstd, *, weight_offset=0.0, rounding="once", normalized_shape=None,
-    need_dx=True, need_dweight=True,
-):  # fmt: skip
+@_signatures.rms_norm_backward
+def rms_norm_backward(arrays, options, normalized_shape):
     """The gradients of :func:`rms_norm`: ``(dx, dweight)``, None for what is not wanted.
 
     See :func:`membound.rms_norm_backward` for the arguments. dweight has the dtype of weight.
@@ -79,19 +60,12 @@ def rms_norm_backward(
     >>> bool(abs(dweight - jnp.array([1.4, 0.2])).max() < 1e-6)
     True
     """
-    arrays = {"dy": dy, "x": x, "weight": weight, "rstd": rstd}
-    check_arrays("rms_norm_backward", arrays)
-    options = backward_options(RMS_NORM, weight_offset, rounding, dx=need_dx, dweight=need_dweight)
-    dx, _, _, dweight, _ = run_backward(
-        dy, None, x, None, weight, None, rstd, options, normalized_shape
-    )
+    dx, _, _, dweight, _ = run_backward(arrays, options, normalized_shape)
     return dx, dweight
 
 
-def add_rms_norm_backward(
-    dy, dresidual_out, residual_out, weight, rstd, *, weight_offset=0.0, rounding="once",
-    normalized_shape=None, need_dx=True, need_dresidual=False, need_dweight=True,
-):  # fmt: skip
+@_signatures.add_rms_norm_backward
+def add_rms_norm_backward(arrays, options, normalized_shape):
     """The gradients of :func:`add_rms_norm`: ``(dx, dweight)``, None for what is not wanted.
 
     dx is that of x and of residual; with ``need_dresidual=True`` ``(dx, dresidual, dweight)``, in
@@ -103,18 +77,5 @@ def add_rms_norm_backward(
     >>> dx.tolist()
     [[5.0, 6.0]]
     """
-    arrays = {
-        "dy": dy,
-        "dresidual_out": dresidual_out,
-        "residual_out": residual_out,
-        "weight": weight,
-        "rstd": rstd,
-    }
-    check_arrays("add_rms_norm_backward", arrays)
-    options = backward_options(
-        ADD_RMS_NORM, weight_offset, rounding,
-        dx=need_dx, dresidual=need_dresidual, dweight=need_dweight,
-    )  # fmt: skip
-    inputs = (dy, dresidual_out, residual_out, None, weight, None, rstd)
-    dx, dresidual, _, dweight, _ = run_backward(*inputs, options, normalized_shape)
-    return (dx, dresidual, dweight) if need_dresidual else (dx, dweight)
+    dx, dresidual, _, dweight, _ = run_backward(arrays, options, normalized_shape)
+    return (dx, dresidual, dweight) if options.need_dresidual else (dx, dweight)

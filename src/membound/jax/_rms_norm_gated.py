@@ -2,20 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """RMSNorm with a gate, forward and backward."""
 
-from membound.jax._arguments import check_arrays
-from membound.jax._norm import (
-    RMS_NORM_GATED,
-    backward_options,
-    forward_options,
-    run_backward,
-    run_forward,
-)
+from membound.jax import _signatures
+from membound.jax._norm import run_backward, run_forward
 
 
-def rms_norm_gated(
-    x, z, weight=None, *, norm_before_gate=True, eps=1e-6, weight_offset=0.0, rounding="once",
-    dtype=None, normalized_shape=None, return_rstd=False,
-):  # fmt: skip
+@_signatures.rms_norm_gated
+def rms_norm_gated(arrays, options, normalized_shape):
     """Root mean square normalisation with a gate, in one pass.
 
     ``rms_norm(x) * silu(z)``, or with ``norm_before_gate=False`` ``rms_norm(x * silu(z))``; see
@@ -34,18 +26,12 @@ def rms_norm_gated(
     >>> [round(float(v), 3) for v in rms_norm_gated(x, z, norm_before_gate=False, eps=0.0)]
     [0.42, 1.35]
     """
-    check_arrays("rms_norm_gated", {"x": x, "z": z, "weight": weight})
-    options = forward_options(
-        RMS_NORM_GATED, eps, weight_offset, rounding, return_rstd, norm_before_gate, dtype
-    )
-    out, _, _, rstd = run_forward(x, None, z, weight, None, options, normalized_shape)
+    out, _, _, rstd = run_forward(arrays, options, normalized_shape)
     return (out, rstd) if options.return_statistics else out
 
 
-def rms_norm_gated_backward(
-    dy, x, z, weight, rstd, *, norm_before_gate=True, weight_offset=0.0, rounding="once",
-    normalized_shape=None, need_dx=True, need_dz=True, need_dweight=True,
-):  # fmt: skip
+@_signatures.rms_norm_gated_backward
+def rms_norm_gated_backward(arrays, options, normalized_shape):
     """The gradients of :func:`rms_norm_gated`: ``(dx, dz, dweight)``, None for the unwanted.
 
     See :func:`membound.rms_norm_gated_backward` for the arguments. dweight has the dtype of weight.
@@ -57,12 +43,5 @@ def rms_norm_gated_backward(
     >>> [round(float(v), 3) for v in dz[0]], dweight
     ([0.557, 0.873], None)
     """
-    arrays = {"dy": dy, "x": x, "z": z, "weight": weight, "rstd": rstd}
-    check_arrays("rms_norm_gated_backward", arrays)
-    options = backward_options(
-        RMS_NORM_GATED, weight_offset, rounding, norm_before_gate,
-        dx=need_dx, dz=need_dz, dweight=need_dweight,
-    )  # fmt: skip
-    arrays = (dy, None, x, z, weight, None, rstd)
-    dx, _, dz, dweight, _ = run_backward(*arrays, options, normalized_shape)
+    dx, _, dz, dweight, _ = run_backward(arrays, options, normalized_shape)
     return dx, dz, dweight

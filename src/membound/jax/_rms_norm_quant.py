@@ -3,37 +3,17 @@
 """RMSNorm with a quantised result, alone and after a residual addition."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 
-from membound.jax import _arguments, _ffi, _sharding
-from membound.jax._norm import axes_of, static
+from membound.jax import _arguments, _ffi, _sharding, _signatures
+from membound.jax._norm import axes_of
 
 
-class Quantised(NamedTuple):
-    """The static options of a call."""
-
-    op: str
-    dtype: str
-    group_size: int
-    scale_upper_bound: float
-    eps: float
-    weight_offset: float
-    rounding: str
-
-
-@static
-def _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, rounding):
-    return Quantised(
-        op=op,
-        dtype=_arguments.quantised(op, dtype),
-        group_size=_arguments.group_size(op, group_size),
-        scale_upper_bound=_arguments.upper_bound(op, scale_upper_bound),
-        eps=_arguments.number(op, eps, "eps"),
-        weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
-        rounding=_arguments.rounding(op, rounding),
-    )
+def resolved(options):
+    """The options with a number for no bound."""
+    bound = _arguments.upper_bound(options.op, options.scale_upper_bound)
+    return options._replace(scale_upper_bound=bound)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -72,10 +52,14 @@ def _no_gradient(options, *_):
     )
 
 
-def rms_norm_quant(
-    x, weight=None, *, dtype="float8_e4m3fn", scale=None, group_size=None, scale_upper_bound=None,
-    eps=1e-6, weight_offset=0.0, rounding="once",
-):  # fmt: skip
+def _run(arrays, options):
+    _arguments.check_arrays(options.op, arrays)
+    given = map(arrays.get, ("x", "residual", "weight", "scale"))
+    return tuple(_jitted(*given, options))
+
+
+@functools.partial(_signatures.rms_norm_quant, resolve=resolved)
+def rms_norm_quant(arrays, options):
     """Root mean square normalisation with a result of 8 bits and its scales, in one pass.
 
     Returns ``(out, scale)``, with a static scale ``out`` alone; see :func:`membound.rms_norm_quant`
@@ -87,17 +71,12 @@ def rms_norm_quant(
     >>> out.tolist(), scale.shape
     ([[95, 127]], (1,))
     """
-    op = "rms_norm_quant"
-    _arguments.check_arrays(op, {"x": x, "weight": weight, "scale": scale})
-    options = _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, rounding)
-    results = _jitted(x, None, weight, scale, options)
-    return results[0] if scale is not None else tuple(results)
+    results = _run(arrays, options)
+    return results if len(results) > 1 else results[0]
 
 
-def add_rms_norm_quant(
-    x, residual, weight=None, *, dtype="float8_e4m3fn", scale=None, group_size=None,
-    scale_upper_bound=None, eps=1e-6, weight_offset=0.0, rounding="once",
-):  # fmt: skip
+@functools.partial(_signatures.add_rms_norm_quant, resolve=resolved)
+def add_rms_norm_quant(arrays, options):
     """Residual addition and root mean square normalisation with a result of 8 bits, in one pass.
 
     Returns ``(out, residual_out, scale)``, with a static scale ``(out, residual_out)``; see
@@ -109,8 +88,4 @@ def add_rms_norm_quant(
     >>> out.tolist(), total.tolist()
     ([[95, 127]], [[3.0, 4.0]])
     """
-    op = "add_rms_norm_quant"
-    arrays = {"x": x, "residual": residual, "weight": weight, "scale": scale}
-    _arguments.check_arrays(op, arrays)
-    options = _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, rounding)
-    return tuple(_jitted(x, residual, weight, scale, options))
+    return _run(arrays, options)

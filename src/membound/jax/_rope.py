@@ -3,27 +3,23 @@
 """Rotary position embedding and its gradients."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from membound import _core
 from membound.arrays import type_name
-from membound.jax import _arguments, _ffi, _sharding
-from membound.jax._norm import static
+from membound.jax import _arguments, _ffi, _sharding, _signatures
 
 _HEADS = ("q", "k")
 _ANGLES = ("cos", "sin", "freqs")
 _POSITIONS = ("position_ids", "seqlen_offsets", "cu_seqlens")
+# The handler rotates gradients, and reads what the forward read.
+ROTATED = {"dq": "q", "dk": "k", "q": "q_read", "k": "k_read"}
 
 
-def rope(
-    q, k=None, cos=None, sin=None, *, freqs=None, position_ids=None, seqlen_offsets=None,
-    cu_seqlens=None, layout="bshd", interleaved=False, rotary_dim=None, rotary_offset=0,
-    sections=None, interleaved_sections=False, attention_scaling=1.0, inverse=False,
-    validate=False,
-):  # fmt: skip
+@_signatures.rope
+def rope(arrays, options):
     """Rotary position embedding of q and k, or of q alone.
 
     See :func:`membound.rope` for the arguments. All but the arrays are static: each new combination
@@ -37,27 +33,13 @@ def rope(
     >>> rope(q, None, cos, sin).ravel().tolist()
     [0.5, 0.0, 0.25, 1.0]
     """
-    arrays = {
-        "q": q, "k": k, "cos": cos, "sin": sin, "freqs": freqs, "position_ids": position_ids,
-        "seqlen_offsets": seqlen_offsets, "cu_seqlens": cu_seqlens,
-    }  # fmt: skip
-    options = {
-        "layout": layout, "interleaved": interleaved, "rotary_dim": rotary_dim,
-        "rotary_offset": rotary_offset, "sections": sections,
-        "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
-        "inverse": inverse, "validate": validate,
-    }  # fmt: skip
-    given = sort_arguments("rope", arrays, options)
-    results = _ffi.validated(validate, _jitted, *given)
-    return results[0] if k is None else tuple(results)
+    given, options = sort_arguments(arrays, options, required=("q",))
+    results = _ffi.validated(options.validate, _jitted, given, options)
+    return results[0] if "k" not in given else tuple(results)
 
 
-def rope_backward(
-    dq, dk=None, cos=None, sin=None, *, q=None, k=None, freqs=None, position_ids=None,
-    seqlen_offsets=None, cu_seqlens=None, layout="bshd", interleaved=False, rotary_dim=None,
-    rotary_offset=0, sections=None, interleaved_sections=False, attention_scaling=1.0,
-    inverse=False, validate=False,
-):  # fmt: skip
+@_signatures.rope_backward
+def rope_backward(arrays, options):
     """Compute the gradients of rope; see :func:`membound.rope_backward` for the arguments.
 
     >>> import jax.numpy as jnp
@@ -66,69 +48,25 @@ def rope_backward(
     >>> rope_backward(dq, None, cos, sin).ravel().tolist()
     [0.5, 0.0, -0.25, 1.0]
     """
-    arrays = {
-        "q": dq, "k": dk, "cos": cos, "sin": sin, "freqs": freqs, "position_ids": position_ids,
-        "seqlen_offsets": seqlen_offsets, "cu_seqlens": cu_seqlens, "q_read": q, "k_read": k,
-    }  # fmt: skip
-    options = {
-        "layout": layout, "interleaved": interleaved, "rotary_dim": rotary_dim,
-        "rotary_offset": rotary_offset, "sections": sections,
-        "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
-        "inverse": inverse, "validate": validate,
-    }  # fmt: skip
-    given = sort_arguments("rope_backward", arrays, options)
-    results = _ffi.validated(validate, _jitted_backward, *given)
+    given, options = sort_arguments(arrays, options, required=("dq",))
+    given = {ROTATED.get(name, name): one for name, one in given.items()}
+    results = _ffi.validated(options.validate, _jitted_backward, given, options)
     return results[0] if len(results) == 1 else tuple(results)
 
 
-class Options(NamedTuple):
-    """The static options of a call."""
-
-    op: str
-    layout: str
-    interleaved: bool
-    rotary_dim: int | None
-    rotary_offset: int
-    sections: tuple[int, ...] | None
-    interleaved_sections: bool
-    attention_scaling: float
-    inverse: bool
-    validate: bool
-    start: int = 0
-    eps: float = 0.0
-    weight_offset: float = 0.0
-    rounding: str = "once"
-
-
-def sort_arguments(op, arrays, options, required=("q",)):
-    """The arrays that are given, and the hashable static options."""
+def sort_arguments(arrays, options, required):
+    """The arrays that are given, and the options with seqlen_offsets if they are one number."""
     given = {}
     for name, value in arrays.items():
         if name == "seqlen_offsets" and isinstance(value, (int, np.integer)):
-            options = {**options, "start": _arguments.integer(op, value, name)}
+            options = options._replace(start=_arguments.integer(options.op, value, name))
         elif isinstance(value, jax.Array):
             given[name] = value
         elif value is not None or name in required:
-            argument = _argument(op, name)
             raise TypeError(
-                f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
+                f"{options.op}: argument '{name}' must be a jax array, got {type_name(value)}"
             )
-    return given, options_of(op, **options)
-
-
-@static
-def options_of(op, **options):
-    for name, (kind, _) in _ffi.HANDLERS[op][2].items():
-        if name != "start":
-            options[name] = _arguments.option(op, options[name], name, kind)
-    return Options(op, **options)
-
-
-def _argument(op, name):
-    """The argument's public name."""
-    if op != "rope_backward":
-        return name
-    return {"q": "dq", "k": "dk", "q_read": "q", "k_read": "k"}.get(name, name)
+    return given, options
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -144,7 +82,7 @@ def _jitted_backward(arrays, options):
     return _call(arrays, options)
 
 
-def traced_workspace(op, arrays, results, options):
+def traced_workspace(arrays, results, options):
     """Check a call with the core's error texts; return the bytes of its workspace."""
     operands, made = (
         [
@@ -152,9 +90,11 @@ def traced_workspace(op, arrays, results, options):
             else (given[name].shape, _core.DTYPE_CODES[given[name].dtype.name])
             for name in names
         ]
-        for names, given in zip(_ffi.HANDLERS[op][:2], (arrays, results), strict=True)
+        for names, given in zip(_ffi.HANDLERS[options.op][:2], (arrays, results), strict=True)
     )  # fmt: skip
-    return _core.traced_workspace(op, operands, made, _ffi.attributes_of(op, options))
+    return _core.traced_workspace(
+        options.op, operands, made, _ffi.attributes_of(options.op, options)
+    )
 
 
 def in_parts(run, arrays, options, results):
@@ -217,7 +157,7 @@ def _run(arrays, options):
         results["k_out"] = _ffi.like(arrays["k"])
     if "q_read" in arrays:
         results["dfreqs"] = _ffi.like(arrays["freqs"])
-    size = traced_workspace(options.op, arrays, results, options)
+    size = traced_workspace(arrays, results, options)
     count = len(results)
     if size:
         results["workspace"] = jax.ShapeDtypeStruct((size,), np.uint8)

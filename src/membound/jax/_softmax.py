@@ -3,22 +3,15 @@
 """Softmax, forward and backward."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _columns, _ffi, _sharding
+from membound.jax import _arguments, _columns, _ffi, _sharding, _signatures
 
 
-class Options(NamedTuple):
-    """The static options of a call."""
-
-    scale: float
-    causal_offset: int | None = None
-
-
-def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
+@_signatures.softmax
+def softmax(arrays, options):
     """Softmax of ``scale * x + mask`` over the last axis; see :func:`membound.softmax`.
 
     ``scale`` and ``causal_offset`` are static: each new combination compiles once. Reverse-mode
@@ -34,15 +27,12 @@ def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
     >>> [round(float(y), 3) for y in softmax(x, jnp.array([True, False, True]))]
     [0.167, 0.0, 0.833]
     """
-    op = "softmax"
-    _arguments.check_arrays(op, {"x": x} if mask is None else {"x": x, "mask": mask})
-    if causal_offset is not None:
-        causal_offset = _arguments.integer(op, causal_offset, "causal_offset")
-    options = Options(_arguments.number(op, scale, "scale"), causal_offset)
-    return _jitted_forward(x, mask, options)
+    _arguments.check_arrays(options.op, arrays)
+    return _jitted_forward(arrays["x"], arrays["mask"], options)
 
 
-def softmax_backward(dy, y, *, scale=1.0):
+@_signatures.softmax_backward
+def softmax_backward(arrays, options):
     """The gradient of :func:`softmax`, from its result; see :func:`membound.softmax_backward`.
 
     >>> import jax.numpy as jnp
@@ -50,9 +40,8 @@ def softmax_backward(dy, y, *, scale=1.0):
     >>> softmax_backward(jnp.array([1.0, 0.0, 0.0]), y).tolist()
     [0.109375, -0.03125, -0.078125]
     """
-    op = "softmax_backward"
-    _arguments.check_arrays(op, {"dy": dy, "y": y})
-    return _jitted_backward(dy, y, _arguments.number(op, scale, "scale"))
+    _arguments.check_arrays(options.op, arrays)
+    return _jitted_backward(arrays["dy"], arrays["y"], options)
 
 
 def _check_mask(x, mask):
@@ -90,12 +79,12 @@ def _jitted_forward(x, mask, options):
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _jitted_backward(dy, y, scale):
+def _jitted_backward(dy, y, options):
     op = "softmax_backward"
     _arguments.check_rows(op, y, "y")
     _arguments.check_like(op, dy, "dy", y.dtype, y.shape)
-    _arguments.check_finite(op, scale, "scale", y.dtype)
-    return _backward(dy, y, scale)
+    _arguments.check_finite(op, options.scale, "scale", y.dtype)
+    return _backward(dy, y, options)
 
 
 def _forward(x, mask, options):
@@ -117,13 +106,13 @@ def _of_mask(axes, mask):
     return tuple(None if size == 1 else name for name, size in zip(axes, mask.shape, strict=True))
 
 
-def _backward(dy, y, scale):
+def _backward(dy, y, options):
     def run(dy, y):
         arrays = {"dy": dy, "y": y}
-        return _ffi.call("softmax_backward", arrays, {"dx": _ffi.like(y)}, Options(scale))
+        return _ffi.call("softmax_backward", arrays, {"dx": _ffi.like(y)}, options)
 
     def on_columns(over, dy, y):
-        return (_columns.softmax_backward(scale, over, dy, y),)
+        return (_columns.softmax_backward(options.scale, over, dy, y),)
 
     axes = (*_sharding.rows_of(y), _sharding.COLUMNS)
     return _sharding.cut(run, (dy, y), (axes, axes), [_sharding.Result(axes)], on_columns)[0]
@@ -141,14 +130,15 @@ def _saving(x, mask, options):
 
 def _gradient(options, saved, dy):
     y, mask = saved
-    dx = _backward(dy, y, options.scale)
+    options = _arguments.options_of_backward(options)
+    dx = _backward(dy, y, options)
     if mask is None or mask.dtype == bool:
         return dx, None
     # XLA removes results that are unused.
     repeated = [axis for axis in range(y.ndim) if mask.shape[axis] != y.shape[axis]]
     wide = _ffi.statistics_dtype(y)
-    of_mask = _backward(dy, y, 1.0).astype(wide).sum(repeated, keepdims=True)
-    return dx, of_mask.astype(mask.dtype)
+    of_mask = _backward(dy, y, options._replace(scale=1.0)).astype(wide)
+    return dx, of_mask.sum(repeated, keepdims=True).astype(mask.dtype)
 
 
 _differentiable.defvjp(_saving, _gradient)

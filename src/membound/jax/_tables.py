@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Argument checks shared by the functions of embedding tables, with the core's error texts."""
 
-from membound.arrays import dtype_name
 from membound.jax import _arguments
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -36,13 +35,10 @@ def padding_id(op, value, vocab, vocab_start):
     return value + vocab
 
 
-def floating_dtype(op, dtype):
-    """The dtype's name, which must be floating point."""
-    if dtype is None:
-        return None
-    name = dtype_name(dtype)
-    require(op, name in _FLOATING, "dtype", f"be {_NAMES}, got {dtype!r}", TypeError)
-    return name
+def resolved(options, vocab):
+    """The options with ids that are known to be such."""
+    op, first = options.op, number(options.op, options.vocab_start, "vocab_start")
+    return options._replace(padding_idx=padding_id(op, options.padding_idx, vocab, first))
 
 
 def check_floating(op, array, argument):
