@@ -181,6 +181,13 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+def new_environment(session: nox.Session, python: str, folder: Path) -> str:
+    """Make an empty environment of an interpreter; return its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run(python, "-m", "venv", str(folder), external=True)
+    return str(folder / "bin/python")
+
+
 def build_core(session: nox.Session, version: str) -> Path:
     """Compile the library once, for the wheels of every interpreter; return its install prefix."""
     folder, prefix = BUILD / "release", BUILD / "release-core"
@@ -216,10 +223,14 @@ def release(session: nox.Session) -> None:
         if python is None:
             session.warn(f"no Python {version} here, so no wheel of it")
             continue
-        folder = raw / version
-        options = [f"-Ccmake.define.MEMBOUND_CORE={core}", "-w", str(folder)]
-        session.run(python, "-m", "pip", "wheel", "--no-deps", *options, ".", external=True)
-        built = built_wheel(folder)
+        own = new_environment(session, python, BUILD / "release-env" / version)
+        # Not isolated: an isolated build would not see the CMake of this session.
+        needs = [*PROJECT["build-system"]["requires"], "setuptools-scm>=8"]
+        session.run(own, "-m", "pip", "install", "--quiet", *needs, external=True)
+        options = ["--no-build-isolation", "--no-deps", f"-Ccmake.define.MEMBOUND_CORE={core}"]
+        where = ["-w", str(raw / version)]
+        session.run(own, "-m", "pip", "wheel", *options, *where, ".", external=True)
+        built = built_wheel(raw / version)
         session.run("auditwheel", "repair", "--exclude", "libcuda.so.1", "-w", str(dist), built)
     wheels = [str(path) for path in sorted(dist.glob("*.whl"))]
     for wheel in wheels:
@@ -238,10 +249,7 @@ def release(session: nox.Session) -> None:
 
 def test_in_new_environment(session: nox.Session, python: str, version: str) -> None:
     """Run `check` and the NumPy tests on the released wheel in an environment of its own."""
-    folder = BUILD / "release-tests" / version
-    shutil.rmtree(folder, ignore_errors=True)
-    session.run(python, "-m", "venv", str(folder), external=True)
-    own = str(folder / "bin/python")
+    own = new_environment(session, python, BUILD / "release-tests" / version)
     install = [own, "-m", "pip", "install", "--quiet"]
     wheels = ["--no-index", "--no-deps", "--pre", "--find-links", str(BUILD / "dist"), "membound"]
     session.run(*install, *wheels, external=True)
