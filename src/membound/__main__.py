@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m membound`: info, check, bench, cmake-dir."""
+"""The command `membound`, or `python -m membound`: info, check, bench, cmake-dir."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import membound
+from membound import _frameworks
 
 
 def _sizes(text: str) -> list[tuple[int, int]]:
@@ -30,10 +34,13 @@ def _device(text: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
+    module = Path(sys.argv[0]).stem != "membound"
     main = argparse.ArgumentParser(
-        prog="python -m membound",
+        prog="python -m membound" if module else "membound",
         description="membound on this machine: what it is, whether it is right, how fast it is.",
     )
+    version = f"membound {membound.__version__}"
+    main.add_argument("--version", action="version", version=version)
     commands = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     info = commands.add_parser("info", help="version, build, CPU, GPUs or why none, frameworks")
@@ -44,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         help="run every op against exact results on every device and framework here",
         description="Runs every op in every dtype, layout and option on every device and in every "
         "framework that is installed, against exact results. Exit code: 0 all right, 1 something "
-        "is wrong, 2 nothing could be checked. Needs no other package.",
+        "is wrong, 2 nothing could be checked. Needs NumPy.",
     )
     check.add_argument("--op", action="append", default=[], help="only this op (repeatable)")
     check.add_argument(
@@ -57,8 +64,14 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--device", type=_device, default="", help="only devices that begin so: cpu, cuda, cuda:1"
     )
-    check.add_argument("--thorough", action="store_true", help="every combination; takes minutes")
-    check.add_argument("--verbose", action="store_true", help="list every wrong case")
+    amount = check.add_mutually_exclusive_group()
+    amount.add_argument("--quick", action="store_true", help="20 seconds, over all ops")
+    amount.add_argument("--thorough", action="store_true", help="every combination; takes minutes")
+    check.add_argument(
+        "--verbose",
+        action="store_true",
+        help="a line for each op, framework, device and dtype; list every wrong case",
+    )
 
     bench = commands.add_parser(
         "bench",
@@ -83,7 +96,19 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--warm", action="store_true", help="buffers that stay in the cache")
     bench.add_argument("--json", default="", metavar="PATH", help="also write the figures as JSON")
     bench.add_argument(
-        "--plot", default="", metavar="PATH", help="also draw time and bandwidth (matplotlib)"
+        "--compare",
+        default="",
+        metavar="PATH",
+        help="say what is faster or slower than in this JSON file; exit code 1: something is",
+    )
+    bench.add_argument(
+        "--plot", default="", metavar="PATH", help="also draw a picture (needs matplotlib)"
+    )
+    bench.add_argument(
+        "--plot-kind",
+        default="ratio",
+        choices=["ratio", "time"],
+        help="bars of the ratio to a copy (default), or curves of time and bandwidth",
     )
 
     commands.add_parser("cmake-dir", help="print the folder that find_package(membound) needs")
@@ -112,27 +137,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.command == "cmake-dir":
         return _cmake_dir()
-    from membound import cpu_isa
-
-    cpu_isa()  # raises if MEMBOUND_CPU_ISA names no instruction set of this CPU
+    membound.cpu_isa()  # raises if MEMBOUND_CPU_ISA names no instruction set of this CPU
     if options.command == "info":
         from membound import _info
 
         return _info.run(options.json)
     if options.command == "check":
+        if _frameworks.installed_version("numpy") is None:
+            print(
+                "membound: nothing was tested, as the exact results take NumPy: "
+                "pip install 'membound[numpy]'; arrays of torch and JAX: [torch], [jax]",
+                file=sys.stderr,
+            )
+            return 2
         from membound import check
 
         _refuse_unknown_ops(options.op, check.OPS)
-        return check.run(
-            options.op, options.framework, options.device, options.thorough, options.verbose
-        )
+        chosen = (options.op, options.framework, options.device)
+        return check.run(*chosen, options.thorough, options.verbose, options.quick)
     from membound import bench
 
     _refuse_unknown_ops(options.op, bench.OPS)
     return bench.run(options)
 
 
-def _run_process() -> int:
+def run_process() -> int:
+    """Run the command of this process; errors that users meet end it without a traceback."""
     try:
         code = main()
         sys.stdout.flush()
@@ -149,4 +179,4 @@ def _run_process() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_run_process())
+    sys.exit(run_process())

@@ -404,13 +404,13 @@ FOLDERS = {
     "cpp/cuda": (170, 23_600),
     "cpp/cuda/norm": (64, 9_300),
     "cpp/cuda/row": (32, 4_700),
-    "src": (225, 29_300),
+    "src": (228, 29_690),
     "src/bindings": (82, 8_450),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (20, 2_850),
-    "src/membound/check": (11, 1_690),
+    "src/membound/check": (12, 1_790),
     "src/membound/oracle": (7, 920),
-    "src/membound/bench": (9, 1_220),
+    "src/membound/bench": (11, 1_470),
 }
 
 

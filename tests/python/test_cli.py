@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,9 @@ import pytest
 import membound
 from membound import __main__ as command_line
 from membound import _frameworks, _table, bench, check, oracle
-from membound.check import activations, cases
+from membound.check import activations, cases, report
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -70,6 +75,7 @@ def test_help_explains(arguments):
         ("bench", "--sizes", "0x4096"),
         ("bench", "--op", "nonsense"),
         ("bench", "--device", "nonsense"),
+        ("check", "--quick", "--thorough"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_reason(arguments, capsys):
@@ -112,7 +118,69 @@ def test_check_passes(framework, monkeypatch, capsys):
     assert code == 0, text
     assert "are right" in text
     for op in check.OPS:
-        assert re.search(rf"^{op} +{framework} ", text, re.MULTILINE)
+        assert re.search(rf"^{op} +cpu: {framework} +\d+ .* ok$", text, re.MULTILINE)
+
+
+def test_the_summary_shows_the_worst_of_an_op_and_the_long_table_all(capsys):
+    lines = [
+        report.Line("softmax", "numpy", "cpu", "float32", 10, 0.4, 0.5),
+        report.Line("softmax", "numpy", "cpu", "float64", 10, 0.6, 6.0),
+        report.Line("softmax", "torch", "cuda:0", "float32", 4, 0.7, 0.5, ["a case"]),
+    ]
+    report.print_report(lines, {"jax": "not installed"}, 24, 1.0, verbose=False)
+    text = capsys.readouterr().out
+    shown = r"^softmax +cpu: numpy; cuda:0: torch +24 +0.7 +0.5 +torch float32 +WRONG in 1$"
+    assert re.search(shown, text, re.MULTILINE)
+    assert "not checked: jax (not installed)" in text
+    assert "excess ulp: the largest distance" in text
+    report.print_report(lines, {}, 24, 1.0, verbose=True)
+    text = capsys.readouterr().out
+    assert re.search(r"^softmax +numpy +cpu +float64 +10 +0.6 +6 +ok$", text, re.MULTILINE)
+    assert text.count("softmax ") == 3
+    assert text.endswith("1 of 24 cases are WRONG (1.0 s)\n")
+
+
+def test_a_quick_check_takes_every_op_before_it_takes_one_again(monkeypatch, capsys):
+    """Each look at the clock is a second here."""
+    seconds = itertools.count()
+    monkeypatch.setattr(check.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(check, "QUICK_SECONDS", 3 * len(check.OPS))
+    assert command_line.main(["check", "--quick", "--framework", "numpy"]) == 0
+    text = capsys.readouterr().out
+    for op in check.OPS:
+        assert re.search(rf"^{op} +cpu: numpy +3 ", text, re.MULTILINE)
+    assert f"all {3 * len(check.OPS)} cases that were tried are right" in text
+
+
+def test_a_quick_check_names_the_ops_that_it_did_not_reach(monkeypatch, capsys):
+    monkeypatch.setattr(check, "QUICK_SECONDS", 0.0)
+    chosen = ["--op", "embedding", "--op", "softmax", "--framework", "memoryview"]
+    seconds = iter([0.0, 0.0, 1.0, 1.0])
+    monkeypatch.setattr(check.time, "perf_counter", lambda: next(seconds))
+    assert command_line.main(["check", "--quick", *chosen]) == 0
+    assert "not checked, for lack of time: softmax" in capsys.readouterr().out
+
+
+def test_a_check_without_numpy_says_what_to_install():
+    code = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from membound.__main__ import main; sys.exit(main(['check', '--op', 'embedding']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nothing was tested" in done.stderr
+    assert "pip install 'membound[numpy]'" in done.stderr
+
+
+def test_the_version_and_the_console_script(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(["--version"])
+    assert capsys.readouterr().out == f"membound {membound.__version__}\n"
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/membound"])
+    assert command_line.parser().prog == "membound"
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["membound"].partition(":")
+    assert getattr(importlib.import_module(module), function) is command_line.run_process
 
 
 # Of the others two.

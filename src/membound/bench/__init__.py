@@ -6,74 +6,38 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import membound
-from membound import _frameworks, _info
-from membound._table import render
+from membound import _frameworks
+from membound._progress import Progress
 from membound.bench import (
     activations,
     contestants,
     elementwise,
     embedding,
     norms,
+    picture,
+    results,
     rotary,
     softmax,
     timing,
 )
 from membound.bench.contestants import Op
+from membound.bench.results import Earlier, Result
 
 _FAMILIES = (norms, activations, rotary, embedding, softmax, elementwise)
 OPS = {op.name: op for family in _FAMILIES for op in family.OPS}
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]
 GPU_SIZES += [(8192, 8192), (8192, 16384), (2048, 65536), (524288, 128)]
+Rounds = dict[str, list[float]]  # microseconds per call of each round, by contestant
+SLOWER, INTERRUPTED = 1, 130
 CPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096)]
-
-
-@dataclass
-class Result:
-    """One op at one size: microseconds per call of each contestant."""
-
-    op: str
-    rows: int
-    cols: int
-    dtype: str
-    bytes: int
-    microseconds: dict[str, float]
-
-    @property
-    def ratio(self) -> float:
-        """Speed relative to a copy of the same bytes: 1 means equally fast."""
-        return self.microseconds["copy"] / self.microseconds["membound"]
-
-    def gigabytes_per_second(self, contestant: str) -> float:
-        return self.bytes / self.microseconds[contestant] / 1e3
-
-
-class Progress:
-    """A bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, total: int, stream: TextIO):
-        self.total, self.stream, self.done = total, stream, 0
-
-    def step(self, label: str) -> None:
-        if self.stream.isatty():
-            filled = 30 * self.done // max(1, self.total)
-            bar = "#" * filled + "." * (30 - filled)
-            self.stream.write(f"\r[{bar}] {self.done}/{self.total} {label:<40}")
-            self.stream.flush()
-        self.done += 1
-
-    def close(self) -> None:
-        if self.stream.isatty():
-            self.stream.write("\r" + " " * 84 + "\r")
-            self.stream.flush()
 
 
 class OnGpu:
@@ -97,12 +61,12 @@ class OnGpu:
         self.framework = _frameworks.CuPy(self.index)
         self.timer = timing.CuPyGraphs(self.device)
 
-    def measure(self, op: Op, rows: int, cols: int, dtype: str, warm: bool) -> dict[str, float]:
+    def measure(self, op: Op, rows: int, cols: int, dtype: str, warm: bool) -> Rounds:
         moved = op.bytes_moved(rows, cols, dtype)
         sets = 1 if warm else timing.buffer_sets(moved, self.properties.l2_bytes)
         calls = _calls(op, self.framework, rows, cols, dtype, sets)
         return {
-            name: self.timer.microseconds(timing.rotate(calls_of_one), sets)
+            name: self.timer.rounds(timing.rotate(calls_of_one), sets)
             for name, calls_of_one in calls.items()
         }
 
@@ -119,7 +83,7 @@ class OnCpu:
         kinds = {"torch": _frameworks.Torch, "numpy": _frameworks.NumPy}
         self.frameworks = [kinds[name]() for name in names]
 
-    def measure(self, op: Op, rows: int, cols: int, dtype: str, warm: bool) -> dict[str, float]:
+    def measure(self, op: Op, rows: int, cols: int, dtype: str, warm: bool) -> Rounds:
         moved = op.bytes_moved(rows, cols, dtype)
         sets = 1 if warm else min(timing.buffer_sets(moved, timing.cpu_cache_bytes()), 1024)
         calls: contestants.Contestants = {}
@@ -131,7 +95,7 @@ class OnCpu:
             jax = _frameworks.jax_module()
             cpu = jax.devices("cpu")[0]
             calls |= contestants.on_jax(op, jax, cpu, rows, cols, dtype, sets)
-        return timing.cpu_microseconds(calls)
+        return timing.cpu_rounds(calls)
 
 
 def _calls(
@@ -143,72 +107,6 @@ def _calls(
         return contestants.on_torch(op, torch, device, rows, cols, dtype, sets)
     module = framework.np if framework.name == "numpy" else framework.cupy
     return contestants.on_numpy_like(op, module, framework, rows, cols, dtype, sets)
-
-
-def table(results: list[Result]) -> str:
-    peers = dict.fromkeys(name for result in results for name in result.microseconds)
-    header = ["op", "rows x cols", "dtype", *(f"{name} us" for name in peers), "GB/s", "of copy"]
-    rows = []
-    for one in results:
-        times = [f"{one.microseconds[p]:.3f}" if p in one.microseconds else "-" for p in peers]
-        speed = f"{one.gigabytes_per_second('membound'):.1f}"
-        shape = f"{one.rows} x {one.cols}"
-        rows.append([one.op, shape, one.dtype, *times, speed, f"{one.ratio:.3f}"])
-    return render(header, rows)
-
-
-def write_json(path: str, where: Any, warm: bool, results: list[Result]) -> None:
-    document = {
-        "device": where.name,
-        "cache": "warm" if warm else "cold",
-        "info": _info.collect(),
-        "results": [{**asdict(one), "ratio_to_copy": one.ratio} for one in results],
-    }
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-
-
-def plot_axis(op: str, results: list[Result]) -> tuple[str, list[tuple[float, Result]]]:
-    """Return the x axis of a plot and its results: bytes, or the length for ops on sequences.
-
-    A plot over lengths keeps the results of one width, the most frequent one.
-    """
-    if not OPS[op].sequences:
-        points = [(one.bytes / 2**20, one) for one in results]
-        label = "MiB read and written"
-    else:
-        widths = [one.cols for one in results]
-        width = max(widths, key=widths.count)
-        points = [(float(one.rows), one) for one in results if one.cols == width]
-        label = f"sequence length, tokens of {width} elements"
-    return label, sorted(points, key=lambda point: point[0])
-
-
-def write_plot(path: str, where: Any, results: list[Result]) -> None:
-    """Time and bytes per second, two panels per op and dtype."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    panels = list(dict.fromkeys((one.op, one.dtype) for one in results))
-    figure, axes = pyplot.subplots(
-        2, len(panels), figsize=(6 * len(panels), 9), squeeze=False, layout="constrained"
-    )
-    for (upper, lower), (op, dtype) in zip(axes.T, panels, strict=True):
-        label, mine = plot_axis(op, [r for r in results if (r.op, r.dtype) == (op, dtype)])
-        for name in dict.fromkeys(name for _, one in mine for name in one.microseconds):
-            points = [(x, one) for x, one in mine if name in one.microseconds]
-            abscissae = [x for x, _ in points]
-            upper.plot(abscissae, [one.microseconds[name] for _, one in points], "o-", label=name)
-            speeds = [one.gigabytes_per_second(name) for _, one in points]
-            lower.plot(abscissae, speeds, "o-", label=name)
-        upper.set(xscale="log", yscale="log", ylabel="microseconds", title=f"{op} {dtype}")
-        lower.set(xscale="log", xlabel=label, ylabel="GB/s")
-        upper.legend()
-    figure.suptitle(where.name)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def _device_for(device: str) -> OnCpu | OnGpu:
@@ -241,11 +139,44 @@ def _check_targets(options: argparse.Namespace) -> None:
         raise LookupError(f"--plot cannot draw {suffix}; known: {', '.join(sorted(known))}")
 
 
+def measure(
+    where: OnCpu | OnGpu, work: Sequence[tuple[str, int, int, str]], warm: bool
+) -> list[Result]:
+    """Measure one after the other; Ctrl-C ends it and keeps what there is."""
+    progress = Progress(len(work), sys.stderr)
+    found = []
+    try:
+        for name, rows, cols, dtype in work:
+            progress.step(f"{name} {rows} x {cols} {dtype}")
+            rounds = where.measure(OPS[name], rows, cols, dtype, warm)
+            moved = OPS[name].bytes_moved(rows, cols, dtype)
+            found.append(results.result_of(name, rows, cols, dtype, moved, rounds))
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    finally:
+        progress.close()
+    return found
+
+
+def _compare(earlier: Earlier, device: str, cache: str, found: Sequence[Result]) -> bool:
+    """Print what changed; return whether an op became slower."""
+    if (earlier.device, earlier.cache) != (device, cache):
+        print(f"compared with another machine or cache: {earlier.device}, {earlier.cache}")
+    text, verdicts = results.comparison(earlier, found)
+    print(text)
+    counts = {name: verdicts.count(name) for name in ("faster", "slower", "same", "machine")}
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
+    print("same: less than what the rounds hide; machine: the copy changed as much")
+    return counts["slower"] > 0
+
+
 def run(options: argparse.Namespace) -> int:
+    """Measure, print, write; exit code 1: --compare found slower ops, 130: Ctrl-C."""
     try:
         _check_targets(options)
+        earlier = results.read_json(options.compare) if options.compare else None
         where = _device_for(options.device)
-    except LookupError as error:
+    except (LookupError, OSError, ValueError) as error:
         print(f"membound: {error}", file=sys.stderr)
         return 2
     on_cpu = where.device == "cpu"
@@ -258,18 +189,23 @@ def run(options: argparse.Namespace) -> int:
         for dtype in dtypes
         for rows, cols in options.sizes or (CPU_SIZES if on_cpu else GPU_SIZES)
     ]
-    progress = Progress(len(work), sys.stderr)
-    results = []
-    for name, rows, cols, dtype in work:
-        progress.step(f"{name} {rows} x {cols} {dtype}")
-        times = where.measure(OPS[name], rows, cols, dtype, options.warm)
-        moved = OPS[name].bytes_moved(rows, cols, dtype)
-        results.append(Result(name, rows, cols, dtype, moved, times))
-    progress.close()
-    print(f"{where.name}; {'warm' if options.warm else 'cold'} cache; microseconds per call")
-    print(table(results))
+    found = measure(where, work, options.warm)
+    complete = len(found) == len(work)
+    if not complete:
+        print(f"interrupted: {len(found)} of {len(work)} were measured")
+    if not found:
+        return INTERRUPTED
+    cache = "warm" if options.warm else "cold"
+    print(f"{where.name}; {cache} cache; microseconds per call, medians")
+    print(results.table(found))
+    if noise := results.marked_as_noise(found):
+        print(noise)
     if options.json:
-        write_json(options.json, where, options.warm, results)
+        results.write_json(options.json, where.name, options.warm, complete, found)
     if options.plot:
-        write_plot(options.plot, where, results)
-    return 0
+        sequences = {name for name, op in OPS.items() if op.sequences}
+        picture.write(options.plot, options.plot_kind, found, sequences, where.name)
+    slower = earlier is not None and _compare(earlier, where.name, cache, found)
+    if not complete:
+        return INTERRUPTED
+    return SLOWER if slower else 0

@@ -40,7 +40,8 @@ class TorchGraphs:
         self.torch = torch
         self.device = torch.device(device)
 
-    def microseconds(self, calls: Sequence[Call], sets: int) -> float:
+    def rounds(self, calls: Sequence[Call], sets: int) -> list[float]:
+        """Microseconds per call of each replay."""
         torch = self.torch
         with torch.cuda.device(self.device):
             stream = torch.cuda.Stream()
@@ -59,7 +60,10 @@ class TorchGraphs:
                 for call in calls:
                     kept.append(call())
             times = [self._replay(graph) for _ in range(REPLAYS + 1)][1:]
-        return statistics.median(times) * 1e3 / len(calls)
+        return [milliseconds * 1e3 / len(calls) for milliseconds in times]
+
+    def microseconds(self, calls: Sequence[Call], sets: int) -> float:
+        return statistics.median(self.rounds(calls, sets))
 
     def _replay(self, graph: Any) -> float:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -79,7 +83,7 @@ class CuPyGraphs:
         self.cupy = cupy
         self.index = int(device.partition(":")[2] or 0)
 
-    def microseconds(self, calls: Sequence[Call], sets: int) -> float:  # noqa: ARG002
+    def rounds(self, calls: Sequence[Call], sets: int) -> list[float]:  # noqa: ARG002
         cupy = self.cupy
         with cupy.cuda.Device(self.index):
             stream = cupy.cuda.Stream(non_blocking=True)
@@ -92,7 +96,7 @@ class CuPyGraphs:
                     call()
                 graph = stream.end_capture()
                 times = [self._replay(graph, stream) for _ in range(REPLAYS + 1)][1:]
-        return statistics.median(times) * 1e3 / len(calls)
+        return [milliseconds * 1e3 / len(calls) for milliseconds in times]
 
     def _replay(self, graph: Any, stream: Any) -> float:
         start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
@@ -112,10 +116,10 @@ def cpu_cache_bytes() -> int:
     return known if known > 0 else 32 << 20
 
 
-def cpu_microseconds(
+def cpu_rounds(
     contestants: dict[str, Sequence[Call]], seconds_per_round: float = 0.02
-) -> dict[str, float]:
-    """The median wall time per call; interleaved rounds spread a busy machine's noise evenly."""
+) -> dict[str, list[float]]:
+    """Microseconds per call of each round; interleaved, they spread a machine's noise evenly."""
     repeats: dict[str, int] = {}
     for name, calls in contestants.items():
         spent = _loop(calls, 1)  # the first touches memory and starts threads
@@ -125,8 +129,8 @@ def cpu_microseconds(
     for _ in range(REPLAYS):
         for name, calls in contestants.items():
             spent = _loop(calls, repeats[name])
-            times[name].append(spent / (repeats[name] * len(calls)))
-    return {name: statistics.median(spent) * 1e6 for name, spent in times.items()}
+            times[name].append(spent * 1e6 / (repeats[name] * len(calls)))
+    return times
 
 
 def _loop(calls: Sequence[Call], repeats: int) -> float:

@@ -4,15 +4,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import membound
 from membound import _frameworks
 from membound._frameworks import DTYPES, Framework
-from membound._table import render
+from membound._progress import Progress
 from membound.check import (
     activations,
     cross_entropy,
@@ -28,6 +31,7 @@ from membound.check.activations import Activation
 from membound.check.cases import Product
 from membound.check.norms import Norm, NormBackward
 from membound.check.quantised_norms import QuantisedNorm
+from membound.check.report import Line, print_report
 
 # An op has cases(framework, dtype, thorough), and run(case, framework), which returns the worst
 # error in ulps and the allowed one.
@@ -86,52 +90,44 @@ _OPS = (
 OPS = {op.name: op for op in _OPS}
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2
+QUICK_SECONDS = 20.0
+
+Work = list[tuple[Line, Framework, list[Any]]]
 
 
-@dataclass
-class Line:
-    """One line of the table."""
-
-    op: str
-    framework: str
-    device: str
-    dtype: str
-    cases: int = 0
-    worst: float = 0.0
-    allowed: float = 0.0
-    failures: list[str] = field(default_factory=list)
-
-    def cells(self) -> tuple[str, ...]:
-        verdict = f"WRONG in {len(self.failures)}" if self.failures else "ok"
-        worst = f"{self.worst:.4g}" if self.cases else "-"
-        return (
-            self.op,
-            self.framework,
-            self.device,
-            self.dtype,
-            str(self.cases),
-            worst,
-            f"{self.allowed:g}",
-            verdict,
-        )
+def check_case(line: Line, case: Any, framework: Framework) -> None:
+    """Run one case and note on the line how far off it is."""
+    line.cases += 1
+    op = OPS[line.op]
+    try:
+        worst, line.allowed = op.run(case, framework)
+    except Exception as error:  # noqa: BLE001 - whatever an op throws here is a failure of the check
+        line.failures.append(f"{case}: {type(error).__name__}: {error}")
+        return
+    line.worst = max(line.worst, worst)
+    if not worst <= line.allowed:
+        line.failures.append(f"{case}: off by {worst:.4g} ulp, allowed {line.allowed:g}")
 
 
-HEADER = ("op", "framework", "device", "dtype", "cases", "worst ulp", "allowed", "result")
+def in_order(work: Work) -> Iterator[tuple[Line, Framework, Any]]:
+    """One line of the table after the other."""
+    for line, framework, cases in work:
+        for case in cases:
+            yield line, framework, case
 
 
-def check_one(op: str, framework: Framework, dtype: str, thorough: bool) -> Line:
-    line = Line(op, framework.name, framework.device, dtype)
-    for case in OPS[op].cases(framework, dtype, thorough):
-        line.cases += 1
-        try:
-            worst, line.allowed = OPS[op].run(case, framework)
-        except Exception as error:  # noqa: BLE001 - whatever an op throws here is a failure of the check
-            line.failures.append(f"{case}: {type(error).__name__}: {error}")
-            continue
-        line.worst = max(line.worst, worst)
-        if not worst <= line.allowed:
-            line.failures.append(f"{case}: off by {worst:.4g} ulp, allowed {line.allowed:g}")
-    return line
+def spread(work: Work) -> Iterator[tuple[Line, Framework, Any]]:
+    """A case of every op, then one of each again, of another framework and dtype."""
+    source = random.Random(0)
+    by_op: dict[str, list[list[tuple[Line, Framework, Any]]]] = {}
+    for line, framework, cases in work:
+        mixed = [(line, framework, case) for case in source.sample(cases, len(cases))]
+        by_op.setdefault(line.op, []).append(mixed)
+    for lines in by_op.values():
+        source.shuffle(lines)
+    turns = [itertools.chain(*itertools.zip_longest(*lines)) for lines in by_op.values()]
+    for round_of_ops in itertools.zip_longest(*turns):
+        yield from (one for one in round_of_ops if one is not None)
 
 
 def run(
@@ -140,9 +136,9 @@ def run(
     device: str = "",
     thorough: bool = False,
     verbose: bool = False,
+    quick: bool = False,
 ) -> int:
     """Print the table and return the exit code; empty arguments select everything available."""
-    started = time.perf_counter()
     gpus = membound.cuda_status().device_count
     names = [name for name in _frameworks.NAMES if not frameworks or name in frameworks]
     found, missing = _frameworks.available(gpus, names)
@@ -150,34 +146,27 @@ def run(
         found = [one for one in found if one.name != "memoryview"]
     if device:
         found = [one for one in found if one.device.startswith(device)]
-    lines = []
-    for op in ops or OPS:
-        for framework in found:
-            for dtype in DTYPES:
-                if dtype in framework.dtypes:
-                    if sys.stderr.isatty():
-                        print(f"\r{op} {framework.name} {dtype:<10}", end="\r", file=sys.stderr)
-                    lines.append(check_one(op, framework, dtype, thorough))
-    print(render(HEADER, [line.cells() for line in lines if line.cases]))
-    for name, reason in missing.items():
-        print(f"not checked: {name} ({reason})")
     if gpus == 0:
-        print(f"not checked: any GPU ({membound.cuda_status().message})")
-    return _verdict(lines, verbose, time.perf_counter() - started)
-
-
-def _verdict(lines: list[Line], verbose: bool, seconds: float) -> int:
-    failures = [failure for line in lines for failure in line.failures]
-    for failure in failures if verbose else failures[:10]:
-        print(f"WRONG {failure}")
-    if len(failures) > 10 and not verbose:
-        print(f"... and {len(failures) - 10} more; --verbose lists them")
-    count = sum(line.cases for line in lines)
-    if not count:
-        print("nothing was checked: no framework and device match")
+        missing["any GPU"] = membound.cuda_status().message
+    work = [
+        (Line(op, framework.name, framework.device, dtype), framework, cases)
+        for op in ops or OPS
+        for framework in found
+        for dtype in DTYPES
+        if dtype in framework.dtypes
+        if (cases := list(OPS[op].cases(framework, dtype, thorough)))
+    ]
+    started = time.perf_counter()
+    total = sum(len(cases) for _, _, cases in work)
+    progress = Progress(total, sys.stderr, QUICK_SECONDS if quick else math.inf)
+    for line, framework, case in spread(work) if quick else in_order(work):
+        if quick and time.perf_counter() - started > QUICK_SECONDS:
+            break
+        progress.step(f"{line.op} {line.framework} {line.dtype}")
+        check_case(line, case, framework)
+    progress.close()
+    lines = [line for line, _, _ in work]
+    print_report(lines, missing, total, time.perf_counter() - started, verbose)
+    if not any(line.cases for line in lines):
         return NOTHING_TESTED
-    if failures:
-        print(f"{len(failures)} of {count} cases are WRONG ({seconds:.1f} s)")
-        return WRONG
-    print(f"all {count} cases are right ({seconds:.1f} s)")
-    return ALL_RIGHT
+    return WRONG if any(line.failures for line in lines) else ALL_RIGHT
