@@ -10,10 +10,7 @@ shift
 python3 -m venv env
 env/bin/python -m pip install --quiet --upgrade pip
 env/bin/python -m pip install --quiet --group test
-# pip knows which of the wheels is for this interpreter.
-chosen=$(env/bin/python -m pip install --dry-run --quiet --no-index --no-deps --ignore-installed \
-  --pre --find-links "$dist" --report - membound |
-  env/bin/python -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["download_info"]["url"])')
-export MEMBOUND_WHEEL=${chosen#file://}
+MEMBOUND_WHEEL=$(env/bin/python .github/scripts/fitting_wheel.py "$dist")
+export MEMBOUND_WHEEL
 echo "testing $MEMBOUND_WHEEL"
 tests/gpu/verify.sh "$@"

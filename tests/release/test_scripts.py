@@ -124,6 +124,13 @@ def test_pip_finds_the_nightly_wheel_in_the_index(tmp_path, capsys):
     assert (tmp_path / "got" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
+def test_the_wheel_of_this_interpreter_is_chosen(tmp_path):
+    """A local version has a plus sign, which pip's report writes as %2B."""
+    make_wheel(tmp_path, "membound-0.2.0.dev7+g1a2b3c4-cp27-cp27mu-linux_x86_64.whl")
+    wheel = make_wheel(tmp_path, "membound-0.2.0.dev7+g1a2b3c4-py3-none-any.whl")
+    assert script("fitting_wheel").fitting_wheel(tmp_path) == str(wheel)
+
+
 def test_the_bill_of_a_release_has_each_part_once_and_each_file(tmp_path):
     make_release(tmp_path, "0.2.0")
     parts = sbom.of_release(tmp_path)["components"]
