@@ -26,7 +26,6 @@ RELEASE_PYTHONS = ("3.11", "3.12", "3.14t")
 TESTED_PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.14t")
 # Code for 8.0 runs on 8.6 and 8.9 too; what gains there is added by cpp/CMakeLists.txt.
 RELEASE_ARCHITECTURES = "75-real;80-real;90-real;100-real;120"
-TORCH = "torch==2.13.0"  # as in pyproject.toml: what the tests run on
 RELEASES = ("torch==2.10.0", "torch", "jax==0.4.38", "jax")  # oldest with all we promise, newest
 # An index with a torch that has no libraries for GPUs (gigabytes); nothing else comes from it.
 TORCH_INDEX = os.environ.get("MEMBOUND_TORCH_INDEX")
@@ -43,6 +42,9 @@ if shutil.which("ccache"):
 def groups(*names: str) -> list[str]:
     """Return the requirements of dependency groups of pyproject.toml."""
     return nox.project.dependency_groups(PROJECT, *names)
+
+
+(TORCH,) = (one for one in groups("test") if one.startswith("torch=="))
 
 
 def built_wheel(folder: Path) -> str:
