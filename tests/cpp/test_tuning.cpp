@@ -97,25 +97,27 @@ TEST_CASE("rows of two to four virtual warps, several to a block") {
   CHECK(items_per_thread_of(1024, 1024, false, false) == 2);
   CHECK(items_per_thread_of(1, 768, false, true) == 2);
   CHECK(items_per_thread_of(2048, 1024, false, true) == 0);
-  CHECK(items_per_thread_of(4096, 1024, true, false) == 2);
-  CHECK(items_per_thread_of(2048, 1280, false, false) == 4);
+  CHECK(items_per_thread_of(4096, 1024, true, false) == 0);
   CHECK(items_per_thread_of(1024, 1280, false, false) == 0);
-  CHECK(items_per_thread_of(4096, 1536, false, false) == 0);
-  CHECK(items_per_thread_of(8192, 1536, false, false) == 4);
+  CHECK(items_per_thread_of(2048, 1280, false, false) == 4);
+  CHECK(items_per_thread_of(65536, 1536, false, false) == 0);
   CHECK(items_per_thread_of(4096, 1280, true, false) == 0);
   CHECK(items_per_thread_of(8192, 1280, true, false) == 4);
   CHECK(items_per_thread_of(8192, 1536, true, false) == 0);
-  CHECK(items_per_thread_of(8192, 1600, false, false) == 0);
-  CHECK(items_per_thread_of(8192, 1600, false, true) == 4);
-  CHECK(items_per_thread_of(2048, 1280, false, true) == 0);
-  CHECK(items_per_thread_of(65536, 2056, false, true) == 0);
+  CHECK(items_per_thread_of(4096, 1280, false, true) == 0);
+  CHECK(items_per_thread_of(8192, 1280, false, true) == 4);
+  CHECK(items_per_thread_of(8192, 1536, false, true) == 0);
+  CHECK(items_per_thread_of(65536, 1536, false, true) == 4);
+  CHECK(items_per_thread_of(65536, 1600, false, true) == 0);
+  const RmsNormConfig c = coarsened(rms_norm_config(8192, 1536, 2, 16), 8192);
+  CHECK(one_warp_per_row(c, 8192, 192, 2, false, false, true).items_per_thread == 4);
 }
 
 TEST_CASE("threads of a row with a residual and centred") {
   const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, bool residual,
                                       bool centred, int size = 2) {
     const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
-    return spread_over_threads(c, rows, size, false, residual, centred).items_per_thread;
+    return spread_over_threads(c, rows, size, residual, centred).items_per_thread;
   };
   for (const std::int64_t cols : {1024, 2048, 3072, 4096, 5120, 8192}) {
     for (const std::int64_t rows : {1, 512, 1024, 4096, 1 << 20}) {
@@ -130,8 +132,6 @@ TEST_CASE("threads of a row with a residual and centred") {
   CHECK(items_per_thread_of(1024, 3072, false, true) == 1);
   CHECK(items_per_thread_of(512, 8192, false, true) == 2);
   CHECK(items_per_thread_of(1 << 20, 2048, false, true) == 2);
-  const RmsNormConfig c = rms_norm_config(1 << 20, 4096, 2, 16);
-  CHECK(spread_over_threads(c, 1 << 20, 2, true, true, false).items_per_thread == 2);
 }
 
 TEST_CASE("threads of a gated row") {
@@ -185,16 +185,17 @@ TEST_CASE("another number of threads for the same virtual threads") {
           CHECK(warps.form == RowForm::kWarp);
           CHECK(warps.lanes * warps.items_per_thread == c.threads * c.items_per_thread);
           CHECK(warps.threads % warps.lanes == 0);
-          CHECK((warps.items_per_thread == 2 || warps.items_per_thread == 4));
           CHECK(size < 8);
-          CHECK_FALSE((fused_input && centred));
           // As many vectors as those kernels hold.
-          const bool three_quarters_full =
-              is_three_quarters_full(vectors, 32 * warps.items_per_thread);
-          CHECK(vectors <= 64 * warps.items_per_thread);
-          if (warps.items_per_thread == 4 && !centred)
-            CHECK((three_quarters_full && (!fused_input || vectors <= 5 * 32)));
-          if (warps.items_per_thread == 4 && centred) CHECK(size == 2);
+          if (warps.items_per_thread == 2) {
+            CHECK_FALSE(fused_input);
+            CHECK(vectors <= 64 * 2);
+          } else {
+            CHECK(warps.items_per_thread == 4);
+            CHECK_FALSE((fused_input && centred));
+            CHECK(vectors <= (centred ? 6 : 5) * 32);
+            if (centred) CHECK(size == 2);
+          }
         }
         CHECK(one_item_per_thread(c).items_per_thread == 1);
         const bool coarsens = c.form == RowForm::kBlock && c.vectors_per_item == 2;
@@ -216,54 +217,38 @@ TEST_CASE("rows are read once up to 131,072 columns where there are clusters") {
 }
 
 TEST_CASE("rare rows take the strided kernel, common rows do not") {
-  const auto generic = [](std::int64_t cols, int size, int clusters, bool unaligned,
-                          bool fused_input) {
-    return uses_strided_kernel(rms_norm_config(64, cols, size, clusters), size, unaligned,
-                               fused_input);
+  const auto strided = [](std::int64_t cols, int size, int clusters, bool fused_input) {
+    return uses_strided_kernel(rms_norm_config(64, cols, size, clusters), fused_input);
   };
   for (int size : {2, 4}) {
     for (bool fused_input : {false, true}) {
-      CHECK_FALSE(generic(4096, size, 16, false, fused_input));
-      CHECK_FALSE(generic(4097, size, 16, true, fused_input));
-      CHECK_FALSE(generic(65537, size, 16, true, fused_input));
-      CHECK_FALSE(generic(131072, size, 16, false, fused_input));
-      CHECK(generic(65537, size, 1, true, fused_input));
+      CHECK_FALSE(strided(4096, size, 16, fused_input));
+      CHECK_FALSE(strided(131072, size, 16, fused_input));
     }
-    CHECK_FALSE(generic(1 << 20, size, 16, false, false));
-    CHECK(generic(1 << 20, size, 16, false, true));
-    CHECK(generic(1 << 20, size, 16, true, false));
+    CHECK(strided(65536, size, 1, true));
+    CHECK_FALSE(strided(1 << 20, size, 16, false));
+    CHECK(strided(1 << 20, size, 16, true));
   }
-  CHECK_FALSE(generic(4096, 8, 16, false, false));
-  CHECK(generic(4096, 8, 16, true, false));
-  CHECK(generic(4096, 8, 16, false, true));
+  CHECK_FALSE(strided(4096, 8, 16, false));
+  CHECK_FALSE(strided(4096, 8, 16, true));
 }
 
-TEST_CASE("few unaligned rows take narrow vectors, more of them where nothing else takes them") {
-  const auto takes = [](std::int64_t rows, std::int64_t cols, int size, bool whole, bool gate) {
+TEST_CASE("few unaligned rows take narrow vectors") {
+  const auto takes = [](std::int64_t rows, std::int64_t cols, int size, int width) {
     const std::int64_t vectors = ceil_div(cols, kVector / size);
-    return takes_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, vectors, whole, gate);
+    return takes_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, vectors, width);
   };
-  CHECK(takes(1, 1, 2, false, false));
-  CHECK(takes(300, 1001, 2, false, false));
-  CHECK_FALSE(takes(1024, 1001, 2, false, false));
-  CHECK(takes(1024, 1002, 2, true, false));
-  CHECK(takes(1024, 1001, 2, false, true));
-  CHECK_FALSE(takes(2048, 1001, 2, false, true));
-  CHECK(takes(512, 8190, 2, true, false));
-  CHECK_FALSE(takes(1024, 8190, 2, true, true));
-  CHECK(takes(4096, 301, 4, true, false));
-  CHECK_FALSE(takes(8192, 301, 4, true, false));
-  CHECK_FALSE(takes(1, 8193, 2, true, false));  // four vectors per item
-
-  const auto goes = [](std::int64_t rows, std::int64_t cols, int size, bool gate) {
-    return uses_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, size, gate);
-  };
-  CHECK(goes(1 << 20, 511, 2, false));
-  CHECK_FALSE(goes(1024, 1001, 2, false));
-  CHECK(goes(1 << 20, 1001, 2, true));
-  CHECK_FALSE(goes(1, 8193, 2, true));
-  CHECK(goes(1024, 1001, 4, false));
-  CHECK_FALSE(goes(4096, 1001, 4, false));  // two items per thread
+  CHECK(takes(1, 1, 2, 2));
+  CHECK(takes(300, 1001, 2, 2));
+  CHECK_FALSE(takes(1024, 1001, 2, 2));
+  CHECK(takes(1024, 1002, 2, 4));
+  CHECK(takes(1024, 1004, 2, 8));
+  CHECK_FALSE(takes(1 << 20, 1004, 2, 8));
+  CHECK(takes(512, 8190, 2, 4));
+  CHECK_FALSE(takes(1024, 8190, 2, 4));
+  CHECK(takes(4096, 301, 4, 4));
+  CHECK_FALSE(takes(8192, 301, 4, 4));
+  CHECK_FALSE(takes(1, 8196, 2, 8));  // four vectors per item
 }
 
 TEST_CASE("narrow rows are paired from two waves of blocks on") {
@@ -292,42 +277,6 @@ TEST_CASE("a lane of two rows has one second vector where rows fill three quarte
   }
 }
 
-TEST_CASE("many wide rows take persistent blocks") {
-  const auto does = [](std::int64_t rows, std::int64_t cols, int size, int cluster) {
-    return uses_wide_kernel(rms_norm_config(rows, cols, size, cluster), rows);
-  };
-  CHECK(does(1024, 32768, 2, 16));
-  CHECK(does(512, 65536, 2, 16));
-  CHECK(!does(512, 32768, 2, 16));
-  CHECK(!does(1 << 20, 16384, 2, 16));    // one block
-  CHECK(!does(1 << 20, 1 << 20, 2, 16));  // read twice
-  CHECK(!does(1 << 20, 65536, 2, 1));
-  for (std::int64_t cols : kWidths) {
-    const RmsNormConfig c = rms_norm_config(1 << 20, cols, 2, 16);
-    if (!uses_wide_kernel(c, 1 << 20)) continue;
-    CAPTURE(cols);
-    CHECK(c.vectors_per_item == kWideVectors);
-    CHECK(c.threads <= kWideThreads);
-    CHECK(wide_bytes(c) <= 216 << 10);
-  }
-}
-
-TEST_CASE("persistent clusters take the fewest blocks for the same number of rounds") {
-  for (std::int64_t rows : {1, 2, 500, 2048, 4096, 100000}) {
-    for (std::int64_t clusters : {1, 7, 30, 66}) {
-      CAPTURE(rows);
-      CAPTURE(clusters);
-      const std::int64_t even = balanced_clusters(rows, clusters);
-      const auto rounds = [&](std::int64_t of) { return ceil_div(rows, of * kWideGroups); };
-      CHECK(even >= 1);
-      CHECK(even <= clusters);
-      CHECK(rounds(even) == rounds(clusters));
-      if (even > 1) CHECK(rounds(even - 1) > rounds(clusters));
-    }
-  }
-  CHECK(balanced_clusters(4096, 66) == 64);
-}
-
 TEST_CASE("a configuration prints") {
   CHECK(to_string(rms_norm_config(1, 4096, 2, 16)) ==
         "block vectors_per_item=2 items_per_thread=1 threads=256 lanes=256 blocks=1 groups=1 "
@@ -335,15 +284,11 @@ TEST_CASE("a configuration prints") {
 }
 
 TEST_CASE("rows are staged in shared memory where a block has room for them") {
-  const auto is_staged = [](std::int64_t cols, bool unaligned, bool fused_input,
-                            std::int64_t kilobytes) {
-    return has_room_to_stage(rms_norm_config(1, cols, 2, 1), unaligned, fused_input,
-                             kilobytes << 10);
+  const auto is_staged = [](std::int64_t cols, bool fused_input, std::int64_t kilobytes) {
+    return has_room_to_stage(rms_norm_config(1, cols, 2, 1), fused_input, kilobytes << 10);
   };
-  CHECK(is_staged(16384, false, false, 64));
-  CHECK(is_staged(12288, false, true, 64));
-  CHECK_FALSE(is_staged(16000, false, true, 64));
-  CHECK_FALSE(is_staged(10241, true, true, 64));
-  CHECK(is_staged(16384, true, true, 99));
-  CHECK(is_staged(8192, true, true, 64));
+  CHECK(is_staged(16384, false, 64));
+  CHECK(is_staged(12288, true, 64));
+  CHECK_FALSE(is_staged(16000, true, 64));
+  CHECK(is_staged(16384, true, 99));
 }

@@ -11,9 +11,8 @@ using namespace membound::cuda::tuning;
 
 namespace {
 
-PackedConfig config_of(std::int64_t rows, std::int64_t cols, int size, bool gated = false,
-                       int arrays = 1) {
-  return packed_config(rows, cols, rms_norm_config(rows, cols, size, 16), size, gated, arrays);
+PackedConfig config_of(std::int64_t rows, std::int64_t cols, int size, int arrays = 1) {
+  return packed_config(rows, cols, rms_norm_config(rows, cols, size, 16), size, arrays);
 }
 
 }  // namespace
@@ -25,7 +24,7 @@ TEST_CASE("packed rows fit their block, and all tiles have the same alignment") 
       CAPTURE(cols);
       const std::int64_t rows = 1 << 20;
       const auto row = rms_norm_config(rows, cols, size, 16);
-      const PackedConfig config = config_of(rows, cols, size, false, 2);
+      const PackedConfig config = config_of(rows, cols, size, 2);
       const std::int64_t vectors = ceil_div(cols, kVector / size);
       if (config.blocks == 0) {
         CHECK((vectors <= 4 || vectors > 64));
@@ -50,7 +49,6 @@ TEST_CASE("packed rows fit their block, and all tiles have the same alignment") 
 TEST_CASE("few packed rows, and wide or float64 ones, take other kernels") {
   CHECK(config_of(8192, 127, 2).blocks == 0);
   CHECK(config_of(16384, 127, 2).blocks == 512);
-  CHECK(config_of(1, 127, 2, true, 2).blocks == 1);
   CHECK(config_of(1 << 20, 513, 2).blocks == 0);
   CHECK(config_of(1 << 20, 127, 8).blocks == 0);
 }
@@ -64,13 +62,13 @@ TEST_CASE("gradients of packed rows: two blocks fit an SM, and the sums their bl
         CAPTURE(rows);
         const std::int64_t vectors = ceil_div(cols, kVector / size);
         const auto row = rms_norm_backward_config(rows, cols, size, true, false, 16);
-        const auto packed = packed_gradient_config(row, cols, size, 3, 2);
+        const auto packed = packed_gradient_config(row, cols, size, 3);
         CHECK((packed.places > 0) == (row.form == GradientForm::kPersistent && vectors <= 32));
         if (packed.places == 0) continue;
         const std::int64_t groups = row.threads / row.lanes;
         CHECK(groups * cols * size % kVector == 0);
         CHECK(kVector * (packed.places - 1) >= groups * cols * size + kVector - size);
-        CHECK(packed.bytes >= kVector * packed.places * (3 * kPackedSlots + 2 * 2));
+        CHECK(packed.bytes >= kVector * packed.places * (3 * kPackedSlots + 2));
         CHECK(packed.bytes >= row.threads * (kVector / size) * 4);
         CHECK(2 * (packed.bytes + (9 << 10)) <= 227 << 10);
       }

@@ -21,8 +21,7 @@ TEST_CASE("a quantised row has the tree of the norm, whose bits it takes") {
         CHECK(quant.threads * quant.items_per_thread == norm.threads * norm.items_per_thread);
         CHECK((aligned || quant.form != RowForm::kBlock || quant.items_per_thread == 1));
         // Only these have kernels with two items per thread.
-        if (residual && quant.max_warps == 8 && quant.vectors_per_item == 2)
-          CHECK(quant.items_per_thread == 1);
+        if (residual && is_half_block(quant)) CHECK(quant.items_per_thread == 1);
       }
     }
   }

@@ -7,6 +7,7 @@
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/row/element.cuh"
 #include "cuda/row/reader.cuh"
+#include "cuda/row/realign.cuh"
 #include "ops/embedding.hpp"
 
 namespace membound::cuda {

@@ -28,7 +28,7 @@ struct GradientWarpThreadGroup : WarpThreadGroup {
 };
 
 // Up to 1024 vectors.
-struct GradientBlockThreadGroup : BlockThreadGroup<1, 16> {
+struct GradientBlockThreadGroup : BlockThreadGroup<1> {
   static constexpr int kVectorsPerItem = 1;
   static constexpr int kItemsPerThread = 2;
   static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;

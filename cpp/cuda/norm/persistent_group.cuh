@@ -40,7 +40,6 @@ struct LaneGroup {
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
   static constexpr bool kSplitRows = kSplit;
-  static constexpr bool kUniformShift = false;
   static constexpr bool kStagesRow = false;
   static constexpr bool kClusters = false;
   static constexpr bool kLowRegisterPressure = kLanes > 1;
@@ -82,7 +81,6 @@ struct WarpGroup {
   static constexpr int kMinBlocks = kMinBlocksOf;  // before pairing
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
-  static constexpr bool kUniformShift = true;
   static constexpr bool kStagesRow = false;
   static constexpr bool kClusters = false;
   static constexpr bool kLowRegisterPressure = false;
@@ -156,7 +154,6 @@ struct ClusterGroup {
   static constexpr int kMinBlocks = kMinBlocksOf;
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
-  static constexpr bool kUniformShift = true;
   static constexpr bool kStagesRow = false;
   static constexpr bool kClusters = true;
   static constexpr bool kLowRegisterPressure = false;

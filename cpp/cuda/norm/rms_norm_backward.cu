@@ -127,19 +127,17 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   access.add_statistic(problem.rstd.data, problem.rstd.layout);
   // Only kernels of lane groups count rows in two axes (persistent_group.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
-  if (access.split().extent != 0 && !narrow) access.at_least(Access::kUnaligned);
+  if (access.split().extent != 0 && !narrow) access.at_least(Access::kStrided);
   const bool fits = problem.rows < kMostRows && (narrow || row_strides_fit(problem, sizeof(T)));
   if (access.access() == Access::kAligned && !fits) access.at_least(Access::kStrided);
   return access;
 }
 
-// True if rows of unit stride may go to the kernels with bulk copies, which have few options and
+// True if rows of unit stride may go to the kernels with bulk copies, which have no options and
 // need an architecture with clusters.
 bool may_use_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
-  const bool alone =
-      problem.gate.data == nullptr && problem.dsum.data == nullptr && !problem.centred;
-  const bool known = alone ? problem.is_common() : problem.is_plain();
-  return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
+  return problem.is_plain() && problem.gate.data == nullptr && split.extent == 0 &&
+         problem.heads <= 1 && max_cluster_size(device) > 1;
 }
 
 // Configuration of narrow rows as contiguous tiles; places is 0 if the rows have gaps between them
@@ -150,35 +148,26 @@ tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem
   const auto packed = [&](const auto& rows) {
     return rows.data == nullptr || rows.layout.strides[0] == problem.cols;
   };
-  if (!packed(problem.dy) || !packed(problem.x) || !packed(problem.dsum) || !packed(problem.gate) ||
-      !packed(problem.dx) || !packed(problem.dgate)) {
+  if (!packed(problem.dy) || !packed(problem.x) || !packed(problem.dsum) || !packed(problem.dx)) {
     return {};
   }
-  const bool gated = problem.gate.data != nullptr;
   return tuning::packed_gradient_config(config, problem.cols, sizeof(T),
-                                        gated || problem.dsum.data != nullptr ? 3 : 2,
-                                        gated ? 2 : 1);
+                                        problem.dsum.data != nullptr ? 3 : 2);
 }
 
-// True if rows of unit stride go to the bulk kernel. dgate must be as far from a 16-byte boundary
-// as dx: nothing else was ever run there.
+// True if rows of unit stride go to the bulk kernel.
 template <class T>
 bool uses_bulk_kernel(const RmsNormBackwardProblem& problem,
                       const tuning::RmsNormBackwardConfig& config, int device) {
   const auto stride = [](const void* data, const RowLayout& layout) {
     return data != nullptr ? layout.strides[0] : 0;
   };
-  if (problem.gate.data != nullptr && !same_alignment<T>(problem.dgate, problem.dx)) {
-    return false;
-  }
-  const int arrays = problem.gate.data != nullptr || problem.dsum.data != nullptr ? 3 : 2;
+  const int arrays = problem.dsum.data != nullptr ? 3 : 2;
   return tuning::fits_bulk_kernel(
              config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
              {stride(problem.dy.data, problem.dy.layout), stride(problem.x.data, problem.x.layout),
               stride(problem.dsum.data, problem.dsum.layout),
-              stride(problem.gate.data, problem.gate.layout),
-              stride(problem.dx.data, problem.dx.layout),
-              stride(problem.dgate.data, problem.dgate.layout)}) &&
+              stride(problem.dx.data, problem.dx.layout)}) &&
          // Besides the stages a block has 5.2 KiB at most (LayerNorm, four vectors per thread).
          tuning::bulk_bytes(config, arrays) + (6 << 10) <=
              static_cast<int>(max_shared_bytes(device));
@@ -188,6 +177,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
   dispatch_floating(problem.x.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
+    if (sizeof(T) == 8) asked.at_least(Access::kStrided);  // float64 has no other kernels
     const auto config_of = [&](bool stages, bool low_register_pressure = true) {
       const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, stages,
@@ -207,7 +197,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     if (!fits(config)) config = config_of(stages, false);
     if (!fits(config)) {
       config = config_of(false);
-      if (problem.gate.data == nullptr) asked.at_least(Access::kUnaligned);
+      asked.at_least(Access::kStrided);
     }
     // Among the row blocks only lane groups and strided kernels support heads.
     if (problem.heads > 1 && config.form == tuning::GradientForm::kSpecialised &&
@@ -215,8 +205,6 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       asked.at_least(Access::kStrided);
       config = config_of(false);
     }
-    // float64 has no unaligned kernels: they would take a quarter of a unit's compile time.
-    if (sizeof(T) == 8 && asked.access() == Access::kUnaligned) asked.at_least(Access::kStrided);
     if constexpr (sizeof(T) < 8) {
       if (asked.access() == Access::kUnaligned &&
           may_use_bulk_copies(problem, asked.split(), device)) {
@@ -232,12 +220,10 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
         }
       }
     }
-    // No other unaligned kernel has a gate.
-    if (problem.gate.data != nullptr && asked.access() == Access::kUnaligned) {
-      asked.at_least(Access::kStrided);
-    }
-    // Room for the unaligned stages and what else a block has in shared memory.
-    if (asked.access() == Access::kUnaligned && max_shared_bytes(device) < std::size_t{98 << 10}) {
+    // Other unaligned rows are read element by element, unless they are few.
+    if (asked.access() == Access::kUnaligned &&
+        (problem.gate.data != nullptr || problem.heads > 1 ||
+         config.form != tuning::GradientForm::kSpecialised)) {
       asked.at_least(Access::kStrided);
     }
     const Access access = asked.access();
@@ -246,17 +232,17 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       launch_rms_norm_backward<T, kAccess, kCentring, kGated>(problem, config, split, device,
                                                               stream);
     };
-    if (access == Access::kStrided) {
-      go.template operator()<Access::kStrided, Centring::kRunTime>();
-    } else if (access == Access::kUnaligned) {
-      if constexpr (sizeof(T) < 8) go.template operator()<Access::kUnaligned, Centring::kRunTime>();
-    } else if (problem.centred) {
-      go.template operator()<Access::kAligned, Centring::kAlways>();
-    } else if (problem.gate.data != nullptr) {
-      go.template operator()<Access::kAligned, Centring::kNever, true>();
-    } else {
-      go.template operator()<Access::kAligned, Centring::kNever>();
+    if constexpr (sizeof(T) < 8) {
+      if (access == Access::kUnaligned)
+        return go.template operator()<Access::kUnaligned, Centring::kRunTime>();
+      if (access == Access::kAligned) {
+        if (problem.centred) return go.template operator()<Access::kAligned, Centring::kAlways>();
+        if (problem.gate.data != nullptr)
+          return go.template operator()<Access::kAligned, Centring::kNever, true>();
+        return go.template operator()<Access::kAligned, Centring::kNever>();
+      }
     }
+    go.template operator()<Access::kStrided, Centring::kRunTime>();
   });
 }
 

@@ -3,8 +3,7 @@
 #pragma once
 
 // dweight and dbias of few rows, by column blocks: each sums a segment of the columns over all rows
-// of one head. Threads hold vectors of rows, or elements of unaligned rows, in the same reduction
-// tree, which the block size fixes.
+// of one head, in a reduction tree that the block size fixes.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/norm/gradient_group.cuh"
 #include "cuda/norm/rms_norm_backward_config.hpp"
@@ -41,18 +40,17 @@ class ColumnBlock {
   using Params = RmsNormBackwardParams<Accumulate>;
   static constexpr int kMaxWarps = 16;
 
-  // parts: blocks that share a segment.
-  __device__ ColumnBlock(const Params& p, int segment_vectors, int parts = 1)
+  __device__ ColumnBlock(const Params& p, int segment_vectors)
       : p_(p),
         segment_shift_(log2_of(segment_vectors)),
-        width_((kPack<T> << segment_shift_) / parts),
-        of_head_(((p.vectors + segment_vectors - 1) >> segment_shift_) * parts),
+        width_(kPack<T> << segment_shift_),
+        of_head_((p.vectors + segment_vectors - 1) >> segment_shift_),
         rows_{p.heads.count, kHeads ? static_cast<int>(blockIdx.x) / of_head_ : 0} {}
 
   __device__ bool has_rows() const { return !kHeads || rows_.head < p_.heads.count; }
   __device__ int segment_vectors() const { return 1 << segment_shift_; }
   __device__ int step() const { return static_cast<int>(blockDim.x) >> segment_shift_; }
-  __device__ int segment() const {  // or part of one
+  __device__ int segment() const {
     const int block = static_cast<int>(blockIdx.x);
     return kHeads ? block % of_head_ : block;
   }
@@ -207,15 +205,14 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
     const GateOf<T, kAccess, kGated> gate{p_};
     const auto index = [&](int) { return index_; };
     for (std::int64_t first_row = first(); first_row < p_.rows; first_row += kUnroll * step()) {
-      typename Row::template Raw<1> raw[kUnroll];
-      uint4 gates[kUnroll];
+      uint4 dy[kUnroll][1], x[kUnroll][1], gates[kUnroll];
       Statistics statistics[kUnroll];
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const std::int64_t at = first_row + i * step();
         if (at >= p_.rows) break;
         const Row arrays = row(at);
-        arrays.fetch(raw[i], index);
+        arrays.fetch(dy[i], x[i], index);
         if (gate.is_present()) gates[i] = arrays.load_gate(index_);
         statistics[i] = arrays.template statistics<kCentring>();
       }
@@ -223,10 +220,7 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
       for (int i = 0; i < kUnroll; ++i) {
         const std::int64_t at = first_row + i * step();
         if (at >= p_.rows) break;
-        uint4 dy[1];
-        uint4 x[1];
-        row(at).template vectors<false>(raw[i], dy, x, index);
-        add(sums, dy[0], x[0], gates[i], statistics[i]);
+        add(sums, dy[i][0], x[i][0], gates[i], statistics[i]);
       }
     }
   }

@@ -5,7 +5,6 @@
 // The backward of many unaligned rows, through the bulk pipeline (bulk_pipeline.cuh).
 #include <type_traits>
 
-#include "cuda/norm/gated_gradient.cuh"
 #include "cuda/norm/persistent_group.cuh"
 #include "cuda/norm/rms_norm_backward_partials.cuh"
 #include "cuda/norm/rms_norm_backward_row.cuh"
@@ -15,7 +14,7 @@
 
 namespace membound::cuda {
 
-template <class T, class Group, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+template <class T, class Group, FusedInput kFusedInput, Centring kCentring>
 class BulkGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
@@ -24,13 +23,11 @@ class BulkGradient {
   using Total = RowSum<T, kCentring>;
   static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
   using Sums = Numbers<T>[kVectorsPerItem];
-  static constexpr bool kGated = kFusedInput == FusedInput::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   // 16-bit inputs are kept as read, in half the registers, where unpacked g and h would spill
   // (bfloat16 LayerNorm 16384 x 4097: 189 -> 159 us).
   static constexpr bool kKeepsRaw =
-      sizeof(T) == 2 && !kGated &&
-      (kCentred || (Group::kClusters && kFusedInput == FusedInput::kResidual));
+      sizeof(T) == 2 && (kCentred || (Group::kClusters && kFusedInput == FusedInput::kResidual));
   static constexpr int kArrays = kFusedInput == FusedInput::kNone ? 2 : 3;
   using Pipeline =
       BulkPipeline<T, Group, kArrays, kCentred ? 2 : 1, kVectorsPerItem,
@@ -48,8 +45,8 @@ class BulkGradient {
         rounds_(rounds_from(row_)),
         pipeline_(thread_group, sources(), p.rows, row_, step_, rounds_,
                   min(p.vectors - first(), part()), cols()),
-        dx_(result(p.dx, p.dx_row_stride)),
-        dgate_(result(p.dgate, p.dgate_row_stride)),
+        dx_(static_cast<T*>(p.dx) + row_ * p.dx_row_stride + first() * kPack<T>,
+            step_ * p.dx_row_stride, thread_group.lane, thread_group.size, cols()),
         weight_(p.weight, p.vectors, p.cols) {
     uint4 weights[kVectorsPerItem];
     weight_.template load<true>(
@@ -60,7 +57,7 @@ class BulkGradient {
 
   __device__ void run() {
     pipeline_.start();
-    if constexpr (Group::kClusters && !kGated) {
+    if constexpr (Group::kClusters) {
       rows_overlapped();
     } else {
       rows_in_sequence();
@@ -95,10 +92,6 @@ class BulkGradient {
     const int cols = static_cast<int>(p_.cols);
     return Group::kClusters ? min(cols - first() * kPack<T>, part() * kPack<T>) : cols;
   }
-  __device__ RealignedStore<T, kVectorsPerItem> result(void* data, std::int64_t stride) const {
-    return {static_cast<T*>(data) + row_ * stride + first() * kPack<T>, step_ * stride,
-            thread_group_.lane, thread_group_.size, cols()};
-  }
   __device__ int rounds_from(std::int64_t row) const {
     return row < p_.rows ? static_cast<int>((p_.rows - row + step_ - 1) / step_) : 0;
   }
@@ -111,7 +104,6 @@ class BulkGradient {
     sources.arrays[1] = array(p_.x, p_.x_row_stride);
     if constexpr (kFusedInput == FusedInput::kResidual)
       sources.arrays[2] = array(p_.dsum, p_.dsum_row_stride);
-    if constexpr (kGated) sources.arrays[2] = array(p_.gate, p_.gate_row_stride);
     sources.numbers[0] = {p_.rstd, p_.rstd_row_stride};
     if constexpr (kCentred) sources.numbers[1] = {p_.mean, p_.mean_row_stride};
     return sources;
@@ -128,18 +120,14 @@ class BulkGradient {
         break;
       }
       pipeline_.receive();
-      if constexpr (kGated) {
-        p_.norm_before_gate ? one_gated_row<true>(statistics(), round)
-                            : one_gated_row<false>(statistics(), round);
-      } else {
-        Held held;
-        Total parts[Group::kParts];
-        begin(statistics(), parts, held);
-        finish(held, means_of(parts, round));
-      }
+      Held held;
+      Total parts[Group::kParts];
+      begin(statistics(), parts, held);
+      const auto sum = thread_group_.sum(parts, round);
+      pipeline_.refill(round);
+      finish(held, means<kCentring>(p_, sum));
       pipeline_.release();
       dx_.next();
-      if constexpr (kGated) dgate_.next();
     }
   }
   // The sums of a row are in flight through the cluster while the next row is added up.
@@ -172,11 +160,6 @@ class BulkGradient {
     if constexpr (kCentred) statistics.mean = pipeline_.number(1);
     return statistics;
   }
-  __device__ RowMeans<Accumulate> means_of(const Total (&parts)[Group::kParts], int round) {
-    const auto sum = thread_group_.sum(parts, round);
-    pipeline_.refill(round);
-    return means<kCentring>(p_, sum);
-  }
 
   // dweight and dbias do not depend on the row's sums: only g and h are left for finish().
   __device__ void begin(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
@@ -191,7 +174,7 @@ class BulkGradient {
       const Made made = terms_of(read, v, statistics);
       const Total sum = row_sum<T, kCentring>(made.g, made.h);
       parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
-      add_weight_gradient<T>(sums_[v], dy, made.h, kOptions && p_.round_before_weight);
+      add_weight_gradient<T>(sums_[v], dy, made.h, false);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[v], dy);
       if constexpr (kKeepsRaw) {
         held.vectors[v] = read;
@@ -222,7 +205,7 @@ class BulkGradient {
   }
 
   __device__ Made terms_of(const RawInputs& read, int v, const Statistics& statistics) const {
-    return {times<T, true, kOptions>(unpack<T>(read.dy), weight_, pipeline_.column(v), 0),
+    return {times<T, true>(unpack<T>(read.dy), weight_, pipeline_.column(v), 0),
             normal<T, kCentring>(unpack<T>(read.x), statistics)};
   }
   __device__ const Made& terms_of(const Made& made, int, const Statistics&) const { return made; }
@@ -230,35 +213,6 @@ class BulkGradient {
   static __device__ void rematerialise(uint4& vector) {
     asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
   }
-  // A gated row without options.
-  template <bool kNormFirst>
-  __device__ void one_gated_row(const Statistics& statistics, int round) {
-    const auto vector = [&](int v) -> GatedVector<T, kNormFirst> {
-      uint4 dy[1], x[1], gate[1];
-      pipeline_.vectors(0, v, dy);
-      pipeline_.vectors(1, v, x);
-      pipeline_.vectors(2, v, gate);
-      return {dy[0], x[0], gate[0], pipeline_.column(v)};
-    };
-    Accumulate parts[1] = {};
-    Numbers<T> gate_sigmoid[kVectorsPerItem];
-#pragma unroll
-    for (int v = 0; v < kVectorsPerItem; ++v) {  // one by one: three arrays fill the registers
-      const auto keep = [&](int i, Accumulate s) { gate_sigmoid[v].at[i] = s; };
-      parts[0] = parts[0] + vector(v).sum(statistics.rstd, keep);
-      asm volatile("" ::: "memory");
-    }
-    const RowMeans<Accumulate> mean = means_of(parts, round);
-#pragma unroll
-    for (int v = 0; v < kVectorsPerItem; ++v) {
-      const auto kept = [&](int i) { return gate_sigmoid[v].at[i]; };
-      const auto [dx, dgate] = vector(v).gradients(statistics.rstd, mean.gh, sums_[v], kept);
-      dx_.store(v, dx);
-      dgate_.store(v, dgate);
-      asm volatile("" ::: "memory");
-    }
-  }
-
   const Params& p_;
   const Group& thread_group_;
   int groups_;
@@ -267,7 +221,6 @@ class BulkGradient {
   int rounds_;  // rows of the thread group
   Pipeline pipeline_;
   RealignedStore<T, kVectorsPerItem> dx_;
-  RealignedStore<T, kVectorsPerItem> dgate_;
   AffineReader<T, Access::kUnaligned> weight_;
   Sums sums_ = {};
   Sums bias_sums_ = {};
@@ -277,8 +230,8 @@ class BulkGradient {
 // groups, and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, one
 // or two prefetched rows, weights, sums of the warps; at the end the sums of the groups. Limited by
 // instructions: one barrier per row. Clusters add up the next row while the sums of one are in
-// flight, except with a gate.
-template <class T, class Group, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+// flight.
+template <class T, class Group, FusedInput kFusedInput, Centring kCentring>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
     rms_norm_backward_bulk_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
@@ -286,7 +239,7 @@ __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
     const Group thread_group(p.lanes, p.blocks_per_row);
     thread_group.start();
     pdl_wait();
-    BulkGradient<T, Group, kFusedInput, kCentring, kOptions>(p, thread_group).run();
+    BulkGradient<T, Group, kFusedInput, kCentring>(p, thread_group).run();
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace membound::cuda {
 
-template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions = false>
+template <class T, FusedInput kFusedInput, Centring kCentring>
 void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
                  const RmsNormBackwardConfig& config, int device, StreamView stream) {
   using Value = RowSum<T, kCentring>;
@@ -20,20 +20,17 @@ void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
       .cluster = config.blocks_per_row,
       .shared_bytes = static_cast<std::size_t>(tuning::bulk_bytes(config, kArrays))};
   const auto as = [&]<class Group>() {
-    launch<rms_norm_backward_bulk_kernel<T, Group, kFusedInput, kCentring, kOptions>>(shape, stream,
-                                                                                      device, p);
+    launch<rms_norm_backward_bulk_kernel<T, Group, kFusedInput, kCentring>>(shape, stream, device,
+                                                                            p);
   };
   // One block less per SM where registers would spill (bfloat16 LayerNorm 32768 x 3001: 289 -> 247
   // us).
-  constexpr bool kGated = kFusedInput == FusedInput::kGate;
-  constexpr int kLess = kGated ? 1 : 0;
-  constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
-  // 16-bit options and fused inputs leave no registers for more threads (8192 x 6143 with an
-  // offset: 136 us, 170 with more).
+  constexpr int kSmallBlocks = kCentring == Centring::kNever ? 3 : 2;
+  // A 16-bit residual leaves no registers for more threads.
   constexpr int kPairs =
-      sizeof(T) == 2 && (kOptions || kFusedInput != FusedInput::kNone)
+      sizeof(T) == 2 && kFusedInput != FusedInput::kNone
           ? tuning::kTwoVectorThreads
-          : tuning::two_vector_threads(sizeof(T), kCentring != Centring::kNever, kGated);
+          : tuning::two_vector_threads(sizeof(T), kCentring != Centring::kNever, false);
   if (config.blocks_per_row > 1) {
     as.template operator()<ClusterGroup<Value, 2, 0>>();
   } else if (config.vectors_per_item == 4) {
@@ -42,15 +39,13 @@ void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
         return as.template operator()<WarpGroup<Value, 4, 0, tuning::kLowPressureThreads, 1>>();
       }
     }
-    if constexpr (!kGated) {
-      as.template operator()<WarpGroup<Value, 4, 0, tuning::kFourVectorThreads, 1>>();
-    }
+    as.template operator()<WarpGroup<Value, 4, 0, tuning::kFourVectorThreads, 1>>();
   } else if (config.vectors_per_item == 1 && config.threads <= tuning::kSmallBlock) {
-    as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
+    as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, kSmallBlocks>>();
   } else if (config.vectors_per_item == 1) {
-    as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();
+    as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2>>();
   } else if (config.threads <= kPairs) {
-    as.template operator()<WarpGroup<Value, 2, 0, kPairs, 2 - kLess>>();
+    as.template operator()<WarpGroup<Value, 2, 0, kPairs, 2>>();
   } else {
     as.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
   }
@@ -63,16 +58,12 @@ void launch_rms_norm_backward_bulk(const RmsNormBackwardProblem& problem,
                                    const RmsNormBackwardConfig& config, int device,
                                    StreamView stream) {
   const auto p = rms_norm_backward_params<T>(problem, config, RowSplit{});
-  if (p.gate != nullptr) {
-    launch_bulk<T, FusedInput::kGate, Centring::kNever>(p, config, device, stream);
-  } else if (p.centred && p.dsum != nullptr) {
+  if (p.centred && p.dsum != nullptr) {
     launch_bulk<T, FusedInput::kResidual, Centring::kAlways>(p, config, device, stream);
   } else if (p.centred) {
     launch_bulk<T, FusedInput::kNone, Centring::kAlways>(p, config, device, stream);
   } else if (p.dsum != nullptr) {
     launch_bulk<T, FusedInput::kResidual, Centring::kNever>(p, config, device, stream);
-  } else if (!p.plain) {
-    launch_bulk<T, FusedInput::kNone, Centring::kNever, true>(p, config, device, stream);
   } else {
     launch_bulk<T, FusedInput::kNone, Centring::kNever>(p, config, device, stream);
   }

@@ -54,8 +54,7 @@ constexpr int two_vector_threads(int dtype_size, bool centred, bool gated) {
 inline constexpr int kFourVectorThreads = 384;  // with four vectors per thread: 168 registers each
 inline constexpr int kClusterStages = 3;  // rows staged by a cluster, which works on two of them
 inline constexpr int kMaxStaticSharedBytes =
-    32 << 10;                               // shared bytes of a block outside its stages, at most
-inline constexpr int kUnalignedStages = 2;  // rows staged by unaligned kernels
+    32 << 10;  // shared bytes of a block outside its stages, at most
 
 // Rows of a group from which rows with dsum are staged in shared memory. With dsum and the next row
 // both in registers 16 bytes spill; few rows do not repay the staging.
@@ -217,12 +216,6 @@ constexpr bool may_pair(int dtype_size, bool centred) {
 inline bool pairs_sums(const GradientRows& of, std::int64_t heads) {
   return of.vectors > kSmallBlock && of.vectors <= kPersistentBlock && !of.gated && heads == 1 &&
          may_pair(of.dtype_size, of.centred);
-}
-
-// Shared memory of the unaligned stages: each array of a group has one 16-byte block more than
-// vectors.
-constexpr int unaligned_stage_bytes(int vectors_per_item, int lanes, int threads) {
-  return kUnalignedStages * (threads / lanes) * 2 * (vectors_per_item * lanes + 1) * kVector;
 }
 
 inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const GradientRows& of,

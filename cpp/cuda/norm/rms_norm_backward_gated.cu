@@ -8,6 +8,5 @@ template GradientLaunch launch_rms_norm_backward<Float16, Access::kAligned, Cent
 template GradientLaunch
     launch_rms_norm_backward<BFloat16, Access::kAligned, Centring::kNever, true>;
 template GradientLaunch launch_rms_norm_backward<float, Access::kAligned, Centring::kNever, true>;
-template GradientLaunch launch_rms_norm_backward<double, Access::kAligned, Centring::kNever, true>;
 
 }  // namespace membound::cuda

@@ -26,9 +26,6 @@ void launch_specialised(const RmsNormBackwardParams<accumulate_t<T>>& p,
   LaunchShape shape{.blocks = p.column_blocks + row_blocks,
                     .threads = config.threads,
                     .cluster = config.blocks_per_row};
-  if (kAccess == Access::kUnaligned && p.column_blocks > 0) {
-    shape.shared_bytes = column_elements_bytes<accumulate_t<T>>(config.threads);
-  }
   const auto held = [&]<class ThreadGroup>() {
     constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
     if (p.column_blocks > 0 && kColumns == ColumnForm::kStaged) {
@@ -64,8 +61,8 @@ class PersistentLaunch {
   static constexpr int kBlock = tuning::kPersistentBlock;
   static constexpr int kPairs =
       tuning::two_vector_threads(sizeof(T), kCentring != Centring::kNever, kGated);
-  static constexpr bool kHasPlain = kAccess != Access::kStrided && !kGated;
-  static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
+  static constexpr bool kHasPlain = kAccess == Access::kAligned && !kGated;
+  static constexpr bool kHasMore = kHasPlain && sizeof(T) < 8;
   static constexpr bool kHasBiasOrGate = kCentring != Centring::kNever || kGated;
   static constexpr bool kMayBeEvenlySpaced = kAccess == Access::kAligned && sizeof(T) < 8;
   // True if Group has the next row in registers and a staged counterpart in another kernel.
@@ -83,11 +80,7 @@ class PersistentLaunch {
         shape_{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
                .threads = config.threads,
                .cluster = config.blocks_per_row,
-               .shared_bytes = static_cast<std::size_t>(
-                   kAccess == Access::kUnaligned
-                       ? tuning::unaligned_stage_bytes(config.vectors_per_item, config.lanes,
-                                                       config.threads)
-                       : config.shared_bytes)} {}
+               .shared_bytes = static_cast<std::size_t>(config.shared_bytes)} {}
 
   void run() {
     if (config_.lanes <= kWarpLanes) {
@@ -191,16 +184,11 @@ class PersistentLaunch {
 
   void launch_register_pipeline() {
     if constexpr (kAccess == Access::kAligned && !kGated) {
-      // With bias sums or a gate, rows are staged, or go as unaligned ones if there is no room for
+      // With bias sums or a gate, rows are staged, or go as strided ones if there is no room for
       // that.
       if constexpr (!kHasBiasOrGate) with<WarpGroup<Value, 1, 0, kBlock, 2>>();
     } else if (config_.blocks_per_row > 1) {
       with<ClusterGroup<Value, 2, 0>>();
-    } else if (kAccess == Access::kUnaligned && config_.vectors_per_item == 2 &&
-               config_.threads <= tuning::kTwoVectorThreads) {
-      static constexpr int kMost =
-          kAccess == Access::kUnaligned ? tuning::kTwoVectorThreads : kBlock;
-      with<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
     } else if (config_.vectors_per_item == 2) {
       with<WarpGroup<Value, 2, 0, kBlock, 1>>();
     } else {
@@ -263,29 +251,20 @@ void launch_specialised_ordered(RmsNormBackwardParams<accumulate_t<T>> p,
   launch_specialised<T, kAccess, kCentring, kGated>(p, config, device, stream);
 }
 
-// What rms_norm_backward_<form>.cu instantiates for each dtype.
+// What rms_norm_backward_<form>.cu instantiates for each dtype. Unaligned rows come here only if
+// they are few.
 using GradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
                             const RowSplit&, int, StreamView);
-// kSpecialised kernels are compiled for kCentring. Persistent unaligned ones are chosen here, once
-// per launch: the sums of the bias would cost uncentred rows registers.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream) {
-  auto p = rms_norm_backward_params<T>(problem, config, split);
+  const auto p = rms_norm_backward_params<T>(problem, config, split);
   if (config.form != tuning::GradientForm::kPersistent) {
-    if (kAccess == Access::kUnaligned && config.rows.form <= tuning::RowForm::kBlock) {
-      p.column_blocks *= blocks_of_segment<T>(config.threads);
-    }
     return launch_specialised_ordered<T, kAccess, kCentring, kGated>(p, config, device, stream);
   }
-  if constexpr (kAccess != Access::kUnaligned) {
+  if constexpr (kAccess != Access::kUnaligned)
     PersistentLaunch<T, kAccess, kCentring, kGated>(p, config, device, stream).run();
-  } else if (p.centred) {
-    PersistentLaunch<T, kAccess, Centring::kAlways, kGated>(p, config, device, stream).run();
-  } else {
-    PersistentLaunch<T, kAccess, Centring::kNever, kGated>(p, config, device, stream).run();
-  }
 }
 
 }  // namespace membound::cuda

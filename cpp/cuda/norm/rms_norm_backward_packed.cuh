@@ -5,7 +5,6 @@
 // The backward of many narrow, unaligned rows without gaps between them (packed_tile.cuh).
 #include <type_traits>
 
-#include "cuda/norm/gated_gradient.cuh"
 #include "cuda/norm/persistent_group.cuh"
 #include "cuda/norm/rms_norm_backward_partials.cuh"
 #include "cuda/norm/rms_norm_backward_row.cuh"
@@ -22,7 +21,7 @@ struct PackedGradientParams : RmsNormBackwardParams<Accumulate> {
 
 // Groups share the rows as in PersistentGradient: the rows of a block's groups in one round are one
 // contiguous tile of each array.
-template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+template <class T, FusedInput kFusedInput, Centring kCentring>
 class PackedGradient {
   using Accumulate = accumulate_t<T>;
   using Params = PackedGradientParams<Accumulate>;
@@ -30,10 +29,8 @@ class PackedGradient {
   using Row = GradientRow<T, Access::kUnaligned>;
   using Statistics = RowStatistics<Accumulate>;
   using Sums = Numbers<T>[1];
-  static constexpr bool kGated = kFusedInput == FusedInput::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   static constexpr int kSources = kFusedInput == FusedInput::kNone ? 2 : 3;
-  static constexpr int kResults = kGated ? 2 : 1;
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kSlots = tuning::kPackedSlots;
 
@@ -51,8 +48,7 @@ class PackedGradient {
     const int bytes = (thread_group.group * cols() + lane * kPack<T>)*kSize;
 #pragma unroll
     for (int i = 0; i < kSources; ++i) from_[i] = source(i, first_, 0).vectors(cols(), bytes);
-#pragma unroll
-    for (int i = 0; i < kResults; ++i) to_[i] = result(i, first_, 0).vectors(cols(), bytes);
+    to_ = result(first_, 0).vectors(cols(), bytes);
     uint4 weight[1];
     weight_.template load<true>(weight, [&](int) { return thread_group.lane; });
     staged_weight() = weight[0];
@@ -80,8 +76,7 @@ class PackedGradient {
       fence_async_proxy();
       if (threadIdx.x == 0) wait_bulk_reads();  // the previous results, whose buffer is next
       __syncthreads();
-#pragma unroll
-      for (int i = 0; i < kResults; ++i) this->result(i, first, result).send();
+      this->result(first, result).send();
       if (threadIdx.x == 0) fetch(first + kSlots * step_, slot);
       turn = turn + 1 == 2 * kSlots ? 0 : turn + 1;
       result ^= 1;
@@ -107,11 +102,10 @@ class PackedGradient {
     return {static_cast<const T*>(data) + first * p_.cols, rows * cols(), place * places()};
   }
   __device__ PackedTile<T> source(int i, std::int64_t first, int slot) const {
-    const void* const fused_input = kGated ? p_.gate : p_.dsum;
-    return piece(i == 0 ? p_.dy : i == 1 ? p_.x : fused_input, first, slot * kSources + i);
+    return piece(i == 0 ? p_.dy : i == 1 ? p_.x : p_.dsum, first, slot * kSources + i);
   }
-  __device__ PackedTile<T> result(int i, std::int64_t first, int slot) const {
-    return piece(i == 0 ? p_.dx : p_.dgate, first, kSlots * kSources + slot * kResults + i);
+  __device__ PackedTile<T> result(std::int64_t first, int slot) const {
+    return piece(p_.dx, first, kSlots * kSources + slot);
   }
   static __device__ uint4& staged_weight() {
     __shared__ uint4 weights[kPersistentThreads];
@@ -159,38 +153,17 @@ class PackedGradient {
       vectors[i] = {vector[0].x & mask.x, vector[0].y & mask.y, vector[0].z & mask.z,
                     vector[0].w & mask.w};
     }
-    const int bytes = result * kResults * places() * kVectorBytes;
-    if constexpr (kGated) {
-      p_.norm_before_gate ? one_gated_row<true>(vectors, statistics, bytes)
-                          : one_gated_row<false>(vectors, statistics, bytes);
-    } else {
-      const Numbers<T> dy = unpack<T>(vectors[0]);
-      const Numbers<T> g = times<T, true, kOptions>(dy, weight_, staged_weight(), 0);
-      const Numbers<T> h = normal<T, kCentring>(unpack<T>(vectors[1]), statistics);
-      add_weight_gradient<T>(sums_[0], dy, h, kOptions && p_.round_before_weight);
-      if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[0], dy);
-      const auto sum = reduce_lanes(row_sum<T, kCentring>(g, h), thread_group_.size, Sum());
-      store(0, bytes,
-            Row::template gradient<kCentring>(g, h, statistics.rstd, means<kCentring>(p_, sum),
-                                              vectors[kSources - 1],
-                                              kFusedInput == FusedInput::kResidual));
-    }
+    const Numbers<T> dy = unpack<T>(vectors[0]);
+    const Numbers<T> g = times<T, true>(dy, weight_, staged_weight(), 0);
+    const Numbers<T> h = normal<T, kCentring>(unpack<T>(vectors[1]), statistics);
+    add_weight_gradient<T>(sums_[0], dy, h, false);
+    if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[0], dy);
+    const auto sum = reduce_lanes(row_sum<T, kCentring>(g, h), thread_group_.size, Sum());
+    const uint4 dx = Row::template gradient<kCentring>(
+        g, h, statistics.rstd, means<kCentring>(p_, sum), vectors[kSources - 1],
+        kFusedInput == FusedInput::kResidual);
+    to_.behind(result * places() * kVectorBytes).store({0}, {dx}, last_);
   }
-  // A gated row without options.
-  template <bool kNormFirst>
-  __device__ void one_gated_row(const uint4 (&vectors)[kSources], const Statistics& statistics,
-                                int bytes) {
-    const GatedVector<T, kNormFirst> of(vectors[0], vectors[1], vectors[kSources - 1],
-                                        staged_weight());
-    const auto sum = reduce_lanes(of.sum(statistics.rstd), thread_group_.size, Sum());
-    const auto [dx, dgate] = of.gradients(statistics.rstd, means<kCentring>(p_, sum).gh, sums_[0]);
-    store(0, bytes, dx);
-    store(kResults - 1, bytes, dgate);
-  }
-  __device__ void store(int i, int bytes, const uint4& vector) const {
-    to_[i].behind(bytes).store({0}, {vector}, last_);
-  }
-
   const Params& p_;
   const Group& thread_group_;
   int groups_;
@@ -198,7 +171,7 @@ class PackedGradient {
   std::int64_t step_;
   int last_;  // elements of the row in this thread's vector
   PackedVectors<T> from_[kSources];
-  PackedVectors<T> to_[kResults];
+  PackedVectors<T> to_;
   AffineReader<T, Access::kUnaligned> weight_;
   Sums sums_ = {};
   Sums bias_sums_ = {};
@@ -208,13 +181,13 @@ class PackedGradient {
 // partial sums of dweight, and of dbias. Shared memory: staged tiles, two tiles of results on their
 // way to memory, weights; at the end the sums of the groups. Limited by instructions: one barrier
 // per tile.
-template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+template <class T, FusedInput kFusedInput, Centring kCentring>
 __global__ void __launch_bounds__(kPersistentThreads, 2) rms_norm_backward_packed_kernel(
     const __grid_constant__ PackedGradientParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const LaneGroup<RowSum<T, kCentring>, true> thread_group(p.lanes, 1);
     pdl_wait();
-    PackedGradient<T, kFusedInput, kCentring, kOptions>(p, thread_group).run();
+    PackedGradient<T, kFusedInput, kCentring>(p, thread_group).run();
   }
 }
 

@@ -20,20 +20,15 @@ void launch_rms_norm_backward_packed(const RmsNormBackwardProblem& problem,
   const LaunchShape shape{.blocks = config.partial_rows,
                           .threads = config.threads,
                           .shared_bytes = static_cast<std::size_t>(packed.bytes)};
-  const auto as = [&]<FusedInput kFusedInput, Centring kCentring, bool kOptions = false>() {
-    launch<rms_norm_backward_packed_kernel<T, kFusedInput, kCentring, kOptions>>(shape, stream,
-                                                                                 device, p);
+  const auto as = [&]<FusedInput kFusedInput, Centring kCentring>() {
+    launch<rms_norm_backward_packed_kernel<T, kFusedInput, kCentring>>(shape, stream, device, p);
   };
-  if (p.gate != nullptr) {
-    as.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else if (p.centred && p.dsum != nullptr) {
+  if (p.centred && p.dsum != nullptr) {
     as.template operator()<FusedInput::kResidual, Centring::kAlways>();
   } else if (p.centred) {
     as.template operator()<FusedInput::kNone, Centring::kAlways>();
   } else if (p.dsum != nullptr) {
     as.template operator()<FusedInput::kResidual, Centring::kNever>();
-  } else if (!p.plain) {
-    as.template operator()<FusedInput::kNone, Centring::kNever, true>();
   } else {
     as.template operator()<FusedInput::kNone, Centring::kNever>();
   }

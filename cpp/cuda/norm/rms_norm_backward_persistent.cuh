@@ -28,7 +28,6 @@ class PersistentGradient {
   using Params = RmsNormBackwardParams<Accumulate>;
   static constexpr bool kPlain = kForm < Form::kGeneral;
   static constexpr bool kHeads = !kPlain || Group::kSplitRows;
-  static constexpr bool kUnaligned = kAccess == Access::kUnaligned;
   static constexpr bool kGated = kForm == Form::kGated || kForm == Form::kPlainGated;
   using Rows = RowIterator<T, Group, kAccess, kHeads>;
   using Tile = typename Rows::Tile;
@@ -39,21 +38,20 @@ class PersistentGradient {
   static constexpr FusedInput kFusedInput = kStagesDsum ? FusedInput::kResidual
                                             : kGated    ? FusedInput::kGate
                                                         : FusedInput::kNone;
-  using Pipeline = std::conditional_t<
-      kUnaligned, UnalignedSharedPipeline<T, Group, Rows>,
+  using Pipeline =
       std::conditional_t<(Group::kStages > 0), SharedPipeline<T, Group, Rows, kFusedInput>,
-                         RegisterPipeline<T, Group, kAccess, Rows, kGated>>>;
+                         RegisterPipeline<T, Group, kAccess, Rows, kGated>>;
   using Gate = GateOf<T, kAccess, kGated>;
   static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
-  static constexpr bool kKeepsTerms = kVectorsPerItem == 1 && !kUnaligned &&
-                                      (kForm == Form::kPlain || kForm == Form::kPlainRounded);
+  static constexpr bool kKeepsTerms =
+      kVectorsPerItem == 1 && (kForm == Form::kPlain || kForm == Form::kPlainRounded);
   // Weights are in shared memory where they would spill: with three blocks per SM, or two with two
   // 16-bit vectors per thread (bfloat16 LayerNorm 8192 x 5120: 75.6 -> 68.5 us).
   static constexpr bool kStagesWeights =
       (kVectorsPerItem == 1 && Group::kMinBlocks > 2 &&
        (kCentring != Centring::kNever || kForm != Form::kPlain)) ||
       (kVectorsPerItem == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever &&
-       sizeof(T) == 2 && !kUnaligned && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
+       sizeof(T) == 2 && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kStages > 0;
   // The sigmoid, an eighth of a gated row's instructions, is kept between the passes. Two rows at
   // once leave no registers for it.
@@ -167,7 +165,7 @@ class PersistentGradient {
   }
 
   __device__ Terms terms(int v, int index, const Statistics& statistics) const {
-    const VectorInputs<T> inputs = gate_.inputs(pipeline_.dy(v), pipeline_.x(v), gate(v));
+    const VectorInputs<T> inputs = gate_.inputs(pipeline_.dy(v), pipeline_.x(v), pipeline_.gate(v));
     constexpr bool kOffset = kForm == Form::kPlainRounded ||
                              (kForm == Form::kPlain && plain_has_offset<Group, kCentring>);
     return {inputs.dy, times<T, kPlain, kOffset>(inputs.dy, weight_, weight(v), index),
@@ -179,15 +177,6 @@ class PersistentGradient {
       return staged_weight(v);
     } else {
       return weights_[v];
-    }
-  }
-
-  // Unaligned rows have no gate here.
-  __device__ uint4 gate(int v) const {
-    if constexpr (kUnaligned) {
-      return {};
-    } else {
-      return pipeline_.gate(v);
     }
   }
 
@@ -271,33 +260,26 @@ class PersistentGradient {
   // Stores dx, whose vector v of this thread is make(v).
   template <class Make>
   __device__ void write_out(const Tile& tile, const Row& arrays, Make make) const {
-    if constexpr (kUnaligned) {
-      tile.template write_out<kVectorsPerItem, !Group::kOneRow>(arrays.dx(), make);
-      tile.flush(arrays.dx());
-    } else {
 #pragma unroll
-      for (int v = 0; v < kVectorsPerItem; ++v) {
-        const uint4 vector = make(v);
-        if (tile.active()) arrays.dx().store(rows_.place(v), vector);
-      }
+    for (int v = 0; v < kVectorsPerItem; ++v) {
+      const uint4 vector = make(v);
+      if (tile.active()) arrays.dx().store(rows_.place(v), vector);
     }
   }
 
   __device__ void store_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
                               const RowMeans<Accumulate>& mean) {
-    if constexpr (!kUnaligned) {
 #pragma unroll
-      for (int v = 0; v < kVectorsPerItem; ++v) {
-        const int index = tile.index(v);
-        const Terms of = terms(v, index, statistics);
-        add_to_sums(v, of);
-        if (!tile.active()) continue;
-        arrays.store_gated(
-            rows_.place(v),
-            Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
-            norm_before_gate<T>(of.h, weight_, weight(v), index, p_.round_before_weight),
-            pipeline_.dy(v), pipeline_.x(v), gate(v));
-      }
+    for (int v = 0; v < kVectorsPerItem; ++v) {
+      const int index = tile.index(v);
+      const Terms of = terms(v, index, statistics);
+      add_to_sums(v, of);
+      if (!tile.active()) continue;
+      arrays.store_gated(
+          rows_.place(v),
+          Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+          norm_before_gate<T>(of.h, weight_, weight(v), index, p_.round_before_weight),
+          pipeline_.dy(v), pipeline_.x(v), pipeline_.gate(v));
     }
   }
 
@@ -370,8 +352,8 @@ constexpr int min_blocks() {
 
 // A block (or cluster) takes every partial_rows-th row, or set of rows with one for each of its
 // groups, while the next is prefetched, and leaves one row of partial sums of dweight, and of
-// dbias. Shared memory: staged rows, sums of the warps, results of unaligned rows; at the end the
-// sums of the groups. Limited by memory bandwidth; one barrier per row.
+// dbias. Shared memory: staged rows and sums of the warps; at the end the sums of the groups.
+// Limited by memory bandwidth; one barrier per row.
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
 __global__ void __launch_bounds__(Group::kMaxThreads, min_blocks<Group, kForm>())
     rms_norm_backward_persistent_kernel(

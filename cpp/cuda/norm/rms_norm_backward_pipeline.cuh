@@ -100,10 +100,13 @@ class RegisterPipeline {
   }
   // more: the block has rows left.
   __device__ void receive(bool more) {
-    prefetch_rows_.arrays().template vectors<Group::kUniformShift>(next_, dy_, x_, index());
     if (!kGateAhead) fetch_gate();
 #pragma unroll
-    for (int v = 0; v < kVectorsPerItem; ++v) gate_[v] = next_gate_[v];
+    for (int v = 0; v < kVectorsPerItem; ++v) {
+      dy_[v] = next_dy_[v];
+      x_[v] = next_x_[v];
+      gate_[v] = next_gate_[v];
+    }
     prefetch_rows_.next();
     if (more) fetch();
     if (kGateAhead) fetch_gate();
@@ -122,7 +125,7 @@ class RegisterPipeline {
 
  private:
   // A row past the last is zeros.
-  __device__ void fetch() { prefetch_rows_.arrays().fetch(next_, index()); }
+  __device__ void fetch() { prefetch_rows_.arrays().fetch(next_dy_, next_x_, index()); }
   __device__ void fetch_gate() {
     if (!gated_.is_present()) return;
     const auto arrays = prefetch_rows_.arrays();
@@ -139,8 +142,7 @@ class RegisterPipeline {
   Rows prefetch_rows_;
   GateOf<T, kAccess, kGated> gated_;
   uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem], gate_[kVectorsPerItem];
-  typename Rows::Arrays::template Raw<kVectorsPerItem> next_;
-  uint4 next_gate_[kVectorsPerItem];
+  uint4 next_dy_[kVectorsPerItem], next_x_[kVectorsPerItem], next_gate_[kVectorsPerItem];
 };
 
 // Group::kStages rows in dynamic shared memory. Each thread copies and reads its own vectors, which
@@ -214,80 +216,6 @@ class SharedPipeline {
   Rows prefetch_rows_;
   int first_ = static_cast<int>(threadIdx.x);  // this thread's first vector in the oldest slot
   int read_ = first_;                          // and in the slot being read
-};
-
-// The same for unaligned rows, whose vectors are assembled from 16-byte blocks that neighbouring
-// threads copied.
-template <class T, class Group, class Rows>
-class UnalignedSharedPipeline {
-  using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  using Tile = typename Rows::Tile;
-  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
-  static constexpr int kSlots = tuning::kUnalignedStages;
-  static_assert(Tile::kVectors == kVectorsPerItem);
-
- public:
-  __device__ UnalignedSharedPipeline(const Params& p, const Group& thread_group, const Rows& rows)
-      : p_(p), thread_group_(thread_group), prefetch_rows_(rows) {}
-
-  __device__ void start() {
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) shifts_[slot] = fetch(slot);
-  }
-  __device__ void receive(bool) {
-    wait_for_copies<kSlots - 1>();
-    thread_group_.sync();
-    assemble();
-  }
-  __device__ const uint4& dy(int v) const { return dy_[v]; }
-  __device__ const uint4& x(int v) const { return x_[v]; }
-  // Assembles the vectors anew, so that they take no registers in between.
-  __device__ void rematerialise() {
-    asm volatile("" ::: "memory");
-    assemble();
-  }
-  __device__ void release() {
-    thread_group_.sync();  // neighbours read the blocks too
-#pragma unroll
-    for (int slot = 0; slot < kSlots - 1; ++slot) shifts_[slot] = shifts_[slot + 1];
-    shifts_[kSlots - 1] = fetch(slot_);
-    slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
-  }
-
- private:
-  struct Shifts {
-    int dy, x;
-  };
-
-  __device__ int blocks() const { return kVectorsPerItem * thread_group_.size + 1; }
-  __device__ uint4* part(int slot, int array) const {
-    extern __shared__ uint4 stages[];
-    const int groups = static_cast<int>(blockDim.x) / thread_group_.size;
-    return stages + ((slot * groups + thread_group_.group) * 2 + array) * blocks();
-  }
-  __device__ Shifts fetch(int slot) {
-    const Tile tile = prefetch_rows_.tile();
-    const auto arrays = prefetch_rows_.arrays();
-    const bool outermost = tile.row() == 0 || tile.row() == p_.rows - 1;
-    const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
-    stage_blocks(arrays.dy(), part(slot, 0), tile, thread_group_.lane, row_bytes, outermost);
-    stage_blocks(arrays.x(), part(slot, 1), tile, thread_group_.lane, row_bytes, outermost);
-    commit_copies();
-    prefetch_rows_.next();
-    return {arrays.dy().shift(), arrays.x().shift()};
-  }
-  __device__ void assemble() {
-    const Tile tile(thread_group_, 0, true);
-    load_staged_blocks<Group::kUniformShift>(shifts_[0].dy, part(slot_, 0), tile, dy_);
-    load_staged_blocks<Group::kUniformShift>(shifts_[0].x, part(slot_, 1), tile, x_);
-  }
-
-  const Params& p_;
-  const Group& thread_group_;
-  Rows prefetch_rows_;
-  Shifts shifts_[kSlots];  // of the staged rows, the oldest first
-  int slot_ = 0;
-  uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem];
 };
 
 }  // namespace membound::cuda

@@ -9,6 +9,5 @@ template GradientLaunch
 template GradientLaunch
     launch_rms_norm_backward<BFloat16, Access::kAligned, Centring::kNever, false>;
 template GradientLaunch launch_rms_norm_backward<float, Access::kAligned, Centring::kNever, false>;
-template GradientLaunch launch_rms_norm_backward<double, Access::kAligned, Centring::kNever, false>;
 
 }  // namespace membound::cuda

@@ -175,25 +175,11 @@ class PointedGradientRow {
         dy_(reader(pointers_.dy(), p.dy_array)),
         x_(reader(pointers_.x(), p.x_array)) {}
 
-  // The kCount vectors index(0), index(1) ... of dy and x in two steps, so that all loads are
-  // issued first: fetch(), then vectors().
-  template <int kCount>
-  struct Raw {
-    RawVectors<kAccess, kCount> dy;
-    RawVectors<kAccess, kCount> x;
-  };
+  // Loads the vectors index(0), index(1) ... of dy and x.
   template <int kCount, class Index>
-  __device__ void fetch(Raw<kCount>& raw, Index index) const {
-    dy_.fetch(raw.dy, index);
-    x_.fetch(raw.x, index);
-    dy_.fetch_end(raw.dy, index);
-    x_.fetch_end(raw.x, index);
-  }
-  template <bool kUniform, int kCount, class Index>
-  __device__ void vectors(Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
-                          Index index) const {
-    dy_.template vectors<kUniform>(raw.dy, dy, index);
-    x_.template vectors<kUniform>(raw.x, x, index);
+  __device__ void fetch(uint4 (&dy)[kCount], uint4 (&x)[kCount], Index index) const {
+    dy_.fetch(dy, index);
+    x_.fetch(x, index);
   }
   __device__ int vectors() const { return pointers_.vectors(); }
   __device__ const Reader& dy() const { return dy_; }

@@ -6,8 +6,8 @@
 // dbias, both in one launch. Each array is read twice, the second time from L2, and there are no
 // partial sums. If dweight is not wanted, there are row blocks alone.
 #include "cuda/norm/gradient_group.cuh"
+#include "cuda/norm/rms_norm_backward_affine_sums.cuh"
 #include "cuda/norm/rms_norm_backward_config.hpp"
-#include "cuda/norm/rms_norm_backward_elements.cuh"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 #include "cuda/row/tile.cuh"
 
@@ -38,8 +38,7 @@ class HeldGradient {
     uint4 x[kVectors];
     uint4 weights[kVectors];
     uint4 fused_input[kVectors];  // dsum or the gate
-    typename Row::template Raw<kVectors> raw;
-    row_.fetch(raw, index);
+    row_.fetch(dy, x, index);
     weight_.template load<true>(weights, index);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -47,7 +46,6 @@ class HeldGradient {
     }
     const RowStatistics<Accumulate> row = row_.template statistics<kCentring>();
     thread_group_.start();
-    row_.template vectors<ThreadGroup::kUniformShift>(raw, dy, x, index);
     struct Terms {
       Numbers<T> g, h;
     };
@@ -66,26 +64,23 @@ class HeldGradient {
                                  Sum()));
     compiler_barrier(dy);
     compiler_barrier(x);
-    if constexpr (kAccess != Access::kUnaligned) {
-      if (gate_.is_present()) {
+    if (gate_.is_present()) {
 #pragma unroll
-        for (int i = 0; i < kVectors; ++i) {
-          if (!tile_.active()) continue;
-          const Terms of = terms(i);
-          row_.store_gated(
-              index(i), Row::template gradient_of_norm<kCentring>(of.g, of.h, row.rstd, mean),
-              norm_before_gate<T>(of.h, weight_, weights[i], index(i), p_.round_before_weight),
-              dy[i], x[i], fused_input[i]);
-        }
-        return;
+      for (int i = 0; i < kVectors; ++i) {
+        if (!tile_.active()) continue;
+        const Terms of = terms(i);
+        row_.store_gated(
+            index(i), Row::template gradient_of_norm<kCentring>(of.g, of.h, row.rstd, mean),
+            norm_before_gate<T>(of.h, weight_, weights[i], index(i), p_.round_before_weight), dy[i],
+            x[i], fused_input[i]);
       }
+      return;
     }
     tile_.write_out(row_.dx(), [&](int i) {
       const Terms of = terms(i);
       return row_.template gradient<kCentring>(of.g, of.h, row.rstd, mean, fused_input[i],
                                                p_.dsum != nullptr);
     });
-    tile_.flush(row_.dx());
   }
 
  private:
@@ -97,31 +92,6 @@ class HeldGradient {
   AffineReader<T, kAccess> weight_;
 };
 
-// kForm of unaligned rows: kNarrow has blocks of 128 threads, kRunTime of up to 512.
-template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
-__device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>& p) {
-  constexpr int kNarrow = tuning::kColumnSegment, kWide = tuning::kWideColumnSegment;
-  const auto parts = [&]<int kSegment, int kParts>() {
-    ColumnElements<T, kCentring, kSplit, kSegment, kParts>(p).run();
-  };
-  if constexpr (kAccess != Access::kUnaligned) {
-    ColumnVectors<T, kAccess, kCentring, kSplit, kGated, kForm>(p).run();
-  } else if constexpr (kForm == ColumnForm::kNarrow) {
-    parts.template operator()<kNarrow, blocks_of_segment<T>(128)>();
-  } else if constexpr (kForm == ColumnForm::kWide) {
-    parts.template operator()<kWide, 1>();
-  } else {
-    switch (blocks_of_segment<T>(static_cast<int>(blockDim.x))) {
-      case blocks_of_segment<T>(128):
-        return parts.template operator()<kNarrow, blocks_of_segment<T>(128)>();
-      case 1: break;
-      default: return parts.template operator()<kNarrow, 2>();
-    }
-    if (p.vectors > tuning::kNarrowVectors) return parts.template operator()<kWide, 1>();
-    parts.template operator()<kNarrow, 1>();
-  }
-}
-
 // Threads in __launch_bounds__, by which the compiler limits registers. Some are more than a block
 // has, so that several blocks share an SM (float16 1024 x 4096, 80 registers instead of 86: 12.3 ->
 // 11.1 us).
@@ -129,7 +99,6 @@ template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool k
 constexpr int specialised_threads() {
   constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
   if (kColumns == ColumnForm::kStaged) return 1024;
-  if (kColumns == ColumnForm::kRunTime && kAccess == Access::kUnaligned) return 576;
   if (std::is_same_v<ThreadGroup, GradientWarpThreadGroup> && kColumns == ColumnForm::kNarrow &&
       kCentring == Centring::kAlways) {
     return 640;
@@ -151,7 +120,8 @@ __global__ void __launch_bounds__(specialised_threads<T, ThreadGroup, kAccess, k
     pdl_wait_and_launch();
     if (static_cast<int>(blockIdx.x) < p.column_blocks) {
       constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
-      return add_columns<T, kAccess, kCentring, ThreadGroup::kSplitRows, kGated, kColumns>(p);
+      return ColumnVectors<T, kAccess, kCentring, ThreadGroup::kSplitRows, kGated, kColumns>(p)
+          .run();
     }
     const ThreadGroup thread_group(p.lanes, p.blocks_per_row, p.column_blocks);
     HeldGradient<T, ThreadGroup, kAccess, kCentring, kGated>(p, thread_group).run();
@@ -168,7 +138,7 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
                             tuning::kPersistentBlock / kWarpLanes, 1, kAccess>;
   pdl_wait_and_launch();
   if (static_cast<int>(blockIdx.x) < p.column_blocks) {
-    return add_columns<T, kAccess, kCentring, false, kGated, ColumnForm::kWide>(p);
+    return ColumnVectors<T, kAccess, kCentring, false, kGated, ColumnForm::kWide>(p).run();
   }
   __shared__ typename Tile::Shared shared;
   Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);
@@ -198,17 +168,15 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
                                               return row_sum<T, kCentring>(of.g, of.h);
                                             },
                                             Sum()));
-  if constexpr (kAccess != Access::kUnaligned) {
-    if (gate.is_present()) {
-      return tile.each_vector([&](int at) {
-        const Terms of = terms(at);
-        row.store_gated(
-            at, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
-            norm_before_gate<T>(of.h, weight, weight.template load<true>(at), at,
-                                p.round_before_weight),
-            row.load_dy(at), row.load_x(at), gate_at(at));
-      });
-    }
+  if (gate.is_present()) {
+    return tile.each_vector([&](int at) {
+      const Terms of = terms(at);
+      row.store_gated(at,
+                      Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+                      norm_before_gate<T>(of.h, weight, weight.template load<true>(at), at,
+                                          p.round_before_weight),
+                      row.load_dy(at), row.load_x(at), gate_at(at));
+    });
   }
   tile.each_segment([&](int group, int segment) {
     tile.write(row.dx(), group, segment, [&](int, int at) {

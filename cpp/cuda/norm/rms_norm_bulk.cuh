@@ -231,7 +231,6 @@ class BulkNorm {
   }
   // Element i of what is normalised; centred rows have no gate before the norm.
   __device__ Accumulate number(int i) const {
-    static_assert(kFusedInput != FusedInput::kGate || !kCentred);
     Accumulate x = to_number(pipeline_.element(0, i));
     if constexpr (kArrays == 2) x += to_number(pipeline_.element(1, i));
     return x;

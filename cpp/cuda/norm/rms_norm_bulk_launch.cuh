@@ -20,9 +20,7 @@ void launch_rms_norm_bulk(const RmsNormProblem& problem, const tuning::BulkConfi
                                                                            p);
     });
   };
-  if (problem.gate.data != nullptr) {
-    as.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else if (problem.residual.data != nullptr) {
+  if (problem.residual.data != nullptr) {
     p.centred ? as.template operator()<FusedInput::kResidual, Centring::kAlways>()
               : as.template operator()<FusedInput::kResidual, Centring::kNever>();
   } else {

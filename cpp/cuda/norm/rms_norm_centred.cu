@@ -9,7 +9,6 @@ template NormLaunch
 template NormLaunch
     launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
 template NormLaunch launch_rms_norm<float, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
-template NormLaunch launch_rms_norm<double, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
 template NormLaunch
     launch_rms_norm<Float16, Access::kAligned, FusedInput::kResidual, Centring::kAlways>;
 template NormLaunch

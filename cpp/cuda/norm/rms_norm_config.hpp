@@ -121,7 +121,7 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
     return config;
   }
   config.form = RowForm::kBlock;
-  config.max_warps = vectors <= block_vectors(2, 8) ? 8 : 16;
+  config.max_warps = 16;
   config.overlap_launch = rows <= kOverlapBlocks || vectors * kVector >= kOverlapBytes;
   const int all = virtual_threads(vectors, 2, 2);
   if (rows * all > kFewVirtualThreads) config.items_per_thread = 2;
@@ -130,27 +130,29 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   return config;
 }
 
-// True for rare combinations of layout, dtype and fused input, which go to the strided kernels
-// instead (same reduction tree, same bits). Kernels of their own would add a fifth to the machine
-// code. fused_input: more than x is read, or more than one result of x's dtype is written.
-constexpr bool uses_strided_kernel(const RmsNormConfig& config, int dtype_size, bool unaligned,
-                                   bool fused_input) {
-  if (dtype_size == 8) return unaligned || fused_input;
-  return (unaligned || fused_input) && config.form == RowForm::kStreamed;
+// True for rows of one block of at most 512 vectors, whose kernels have one item per thread where
+// wider ones may have two.
+constexpr bool is_half_block(const RmsNormConfig& config) {
+  return config.form == RowForm::kBlock && config.vectors_per_item == 2 &&
+         config.threads * config.items_per_thread <= 8 * 32;
 }
 
-// True if a block's shared memory holds the staged row (cuda/row/staged_row.cuh): x, the fused
-// input, and for unaligned rows the results as well. With four vectors per thread that is up to 96
-// KiB, while a block may have 64 KiB on compute capability 7.5 and 99 KiB on 8.6, 8.9 and 12.0.
-// Rows that do not fit go to the strided kernels.
+// True for rows that are read twice and have a fused input (more than x is read, or more than one
+// result of x's dtype is written): the strided kernels take them, in the same tree.
+constexpr bool uses_strided_kernel(const RmsNormConfig& config, bool fused_input) {
+  return fused_input && config.form == RowForm::kStreamed;
+}
+
+// True if a block's shared memory holds the staged row (cuda/row/staged_row.cuh): x and the fused
+// input. With four vectors per thread that is up to 64 KiB, while a block may have 64 KiB on
+// compute capability 7.5. Rows that do not fit go to the strided kernels.
 inline constexpr std::int64_t kStaticSharedBytes = 5 << 9;  // bound on static shared memory
-constexpr bool has_room_to_stage(const RmsNormConfig& config, bool unaligned, bool fused_input,
+constexpr bool has_room_to_stage(const RmsNormConfig& config, bool fused_input,
                                  std::int64_t max_shared_bytes) {
   if (config.form != RowForm::kBlock || !fused_input) return true;
   const std::int64_t vectors =
       std::int64_t{config.vectors_per_item} * config.items_per_thread * config.threads;
-  const std::int64_t arrays = unaligned ? 3 : 2;
-  return kVector * arrays * (vectors + 1) + kStaticSharedBytes <= max_shared_bytes;
+  return kVector * 2 * (vectors + 1) + kStaticSharedBytes <= max_shared_bytes;
 }
 
 // True if rows of four vectors per thread are so few that the SM has registers for a row and its
@@ -184,30 +186,6 @@ constexpr bool is_many_narrow(const RmsNormConfig& config, std::int64_t blocks) 
          config.lanes >= 4;
 }
 
-// Persistent clusters for very many wide rows, with kWideGroups groups of threads per block that
-// take rows in turn (4096 x 20480 LayerNorm, bfloat16 on H200: 99 -> 83 us). Few rows, counted by
-// blocks (kManyWideParts), and float32 gain nothing.
-inline constexpr int kWideVectors = 8;
-inline constexpr int kWideThreads = 256;
-inline constexpr int kWideGroups = 2;
-inline constexpr int kWideStages = 3;  // pipeline stages: rows of a group in shared memory
-inline constexpr int kWideSharedBiases =
-    6;  // bias vectors per thread that are kept in shared memory
-inline constexpr std::int64_t kManyWideParts = 2048;
-constexpr std::int64_t wide_bytes(const RmsNormConfig& config) {
-  const int vectors = kWideGroups * kWideStages * kWideVectors + kWideSharedBiases;
-  return std::int64_t{kVector} * vectors * config.threads;
-}
-constexpr bool uses_wide_kernel(const RmsNormConfig& config, std::int64_t rows) {
-  return config.form == RowForm::kCluster && config.max_warps == 8 &&
-         rows * config.blocks_per_row >= kManyWideParts;
-}
-// The fewest clusters that need no more rounds than `clusters` do, so that all finish together.
-constexpr std::int64_t balanced_clusters(std::int64_t rows, std::int64_t clusters) {
-  const std::int64_t rounds = ceil_div(rows, clusters * kWideGroups);
-  return ceil_div(rows, rounds * kWideGroups);
-}
-
 // The same row with one virtual thread per thread.
 inline RmsNormConfig one_item_per_thread(RmsNormConfig config) {
   if (config.form != RowForm::kBlock) return config;
@@ -229,24 +207,15 @@ inline RmsNormConfig coarsened(RmsNormConfig config, std::int64_t rows,
   return config;
 }
 
-// True if unaligned rows are read and written as 4- or 2-byte vectors instead of realigned 16-byte
-// ones: fewer instructions, but four or five times as many memory requests, so only small inputs
-// gain (300 x 301 RMSNorm, bfloat16 on H200: 2.96 -> 1.83 us).
-inline constexpr std::int64_t kFewIn4Bytes = 528 << 10;  // 16-byte vectors of the input
+// True if unaligned rows are so few that they are read and written as vectors of `width` bytes
+// instead of through the bulk pipeline (300 x 301 RMSNorm, bfloat16 on H200: 2.96 -> 1.83 us; many
+// rows lose even with 8 bytes, 16384 x 4100: 73 -> 104).
+inline constexpr std::int64_t kFewIn4Bytes = 528 << 10;  // 16-byte vectors of the input, 4 or 8
 inline constexpr std::int64_t kFewIn2Bytes = 64 << 10;
-inline constexpr std::int64_t kFewGatedIn2Bytes = 160 << 10;
 constexpr bool takes_narrow_vectors(const RmsNormConfig& config, std::int64_t rows,
-                                    std::int64_t vectors, bool whole_4_bytes, bool gate) {
-  const std::int64_t few = whole_4_bytes ? kFewIn4Bytes : gate ? kFewGatedIn2Bytes : kFewIn2Bytes;
-  return config.vectors_per_item == 2 && rows * vectors < few;
-}
-// True for larger inputs that have no kernel to realign vectors in registers: rows of at most a
-// warp, rows with a gate, and uncoarsened float32.
-inline bool uses_narrow_vectors(const RmsNormConfig& config, std::int64_t rows, int dtype_size,
-                                bool gate) {
+                                    std::int64_t vectors, int width) {
   if (config.vectors_per_item != 2) return false;
-  return config.form == RowForm::kWarp || gate ||
-         (dtype_size == 4 && coarsened(config, rows).items_per_thread == 1);
+  return rows * vectors < (width == 2 ? kFewIn2Bytes : kFewIn4Bytes);
 }
 
 // The same row with the items per thread that suit its inputs. A residual doubles the bytes that a
@@ -262,9 +231,7 @@ constexpr bool is_never_coarsened(int dtype_size, bool residual, bool centred) {
   return !centred && (residual || dtype_size == 4);
 }
 inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64_t rows,
-                                         int dtype_size, bool unaligned, bool residual,
-                                         bool centred) {
-  if (unaligned) return coarsened(config, rows);
+                                         int dtype_size, bool residual, bool centred) {
   if (is_never_coarsened(dtype_size, residual, centred)) return one_item_per_thread(config);
   const int all = config.threads * config.items_per_thread;
   if (residual && all <= kUncoarsenedCentred) return one_item_per_thread(config);
@@ -277,26 +244,25 @@ inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64
 inline constexpr std::int64_t kFewGated = 3 * kFewVirtualThreads;
 inline RmsNormConfig spread_with_gate(const RmsNormConfig& config, std::int64_t rows,
                                       int dtype_size) {
-  if (config.max_warps == 8) return one_item_per_thread(config);
+  if (is_half_block(config)) return one_item_per_thread(config);
   return coarsened(config, rows, dtype_size == 2 ? kFewGated : kFewVirtualThreads);
 }
 
 // Thresholds of one_warp_per_row. One warp per row, several rows per block, needs no barrier and
 // fewer blocks, which launch at no more than one per 0.7 ns (8192 x 768 RMSNorm, bfloat16 on H200:
-// 10.9 -> 7.8 us). With few rows a block per row is faster, except for LayerNorm of rows that leave
-// the last quarter empty. LayerNorm with a residual gains nothing.
+// 11.4 -> 8.1 us). With few rows a block per row is faster, except for LayerNorm of rows that leave
+// the last quarter empty.
 inline constexpr std::int64_t kMinThreadsWarpPerRow = kFewVirtualThreads / 4;
-// The same for rows of four virtual warps.
+inline constexpr std::int64_t kFewQuantised = kFewVirtualThreads * 3 / 4;
+// The same for rows of four virtual warps, of up to five vectors per lane (65536 x 1152 LayerNorm,
+// bfloat16 on H200: 89.8 -> 81.6 us). Six per lane pay for quantised rows, which are
+// instruction-bound, and for very many rows of LayerNorm.
 inline constexpr std::int64_t kMinRowsFourItems = 8192;
-// The same for rows of five vectors per lane; with six, one vector in four would be empty. RMSNorm
-// gains with fewer rows than LayerNorm (2048 x 1152, bfloat16 on H200: 4.65 -> 3.98 us).
-inline constexpr std::int64_t kMinRowsFiveVectors = 2048;
+inline constexpr std::int64_t kMinRowsFiveVectors = 2048;  // RMSNorm
+inline constexpr std::int64_t kMinRowsSixVectors = 32768;  // LayerNorm
 constexpr bool takes_five_vectors(std::int64_t vectors) {
   return vectors > 4 * 32 && vectors <= 5 * 32;
 }
-
-// The same for quantised rows: they are instruction-bound, so they gain with fewer rows.
-inline constexpr std::int64_t kFewQuantised = kFewVirtualThreads * 3 / 4;
 
 inline RmsNormConfig one_warp_per_row(RmsNormConfig config, std::int64_t rows, std::int64_t vectors,
                                       int dtype_size, bool fused_input, bool centred,
@@ -304,21 +270,22 @@ inline RmsNormConfig one_warp_per_row(RmsNormConfig config, std::int64_t rows, s
   const int all = config.threads * config.items_per_thread;
   if (config.form != RowForm::kBlock || config.vectors_per_item != 2 || dtype_size == 8)
     return config;
-  if (fused_input && centred) return config;
   const bool three_quarters_full = is_three_quarters_full(vectors, all);
   bool takes = false;
-  if (all == 2 * 32) {
-    const std::int64_t few = fused_input || centred ? kFewVirtualThreads
-                             : quantised            ? kFewQuantised
-                                                    : kMinThreadsWarpPerRow;
+  if (all == 2 * 32 && !fused_input) {
+    const std::int64_t few = centred     ? kFewVirtualThreads
+                             : quantised ? kFewQuantised
+                                         : kMinThreadsWarpPerRow;
     takes = (centred && three_quarters_full) || rows * all > few;
   } else if (all == 4 * 32) {
     const bool five = takes_five_vectors(vectors);
-    const bool has_kernel =
-        centred ? dtype_size == 2 : three_quarters_full && (five || !fused_input);
-    const std::int64_t many =
-        quantised && dtype_size == 2 ? kMinRowsFourItems / 2 : kMinRowsFourItems;
-    takes = has_kernel && rows >= (five && !centred && !fused_input ? kMinRowsFiveVectors : many);
+    const bool has_kernel = three_quarters_full && (quantised || five || centred) &&
+                            !(centred && (fused_input || dtype_size != 2));
+    std::int64_t many = kMinRowsFourItems;
+    if (quantised && dtype_size == 2) many = kMinRowsFourItems / 2;
+    if (five && !centred && !fused_input) many = kMinRowsFiveVectors;
+    if (!five && centred) many = kMinRowsSixVectors;
+    takes = has_kernel && rows >= many;
   }
   if (!takes) return config;
   config.form = RowForm::kWarp;

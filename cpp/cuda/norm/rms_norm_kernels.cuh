@@ -26,7 +26,6 @@ struct StoreResult {
           row.out(), [&](int i) { return make.template operator()<kPlain>(i); });
     };
     plain ? put_as.template operator()<true>() : put_as.template operator()<false>();
-    tile.flush(row.out());
   }
   // Returns a function that writes a segment of a streamed row, whose vector v is make(v, at), `at`
   // being its index in the row.
@@ -62,9 +61,8 @@ class HeldRow {
   using Row = NormRow<T, kAccess, kFusedInput>;
   static constexpr bool kStagesRow =
       kStaged<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue::kQuantises>;
-  using Held =
-      std::conditional_t<kStagesRow, StagedVectors<T, ThreadGroup, kAccess, kFusedInput, kCentring>,
-                         RegisterVectors<T, ThreadGroup, kAccess, kFusedInput>>;
+  using Held = std::conditional_t<kStagesRow, StagedVectors<T, ThreadGroup, kFusedInput, kCentring>,
+                                  RegisterVectors<T, ThreadGroup, kAccess, kFusedInput>>;
   // Vectors that are unrolled together; kWeights: whose weights are loaded together. Both are small
   // for staged rows, to stay within the registers that min_blocks allows.
   static constexpr int kUnroll = kStagesRow ? 1 : kVectors;
@@ -91,7 +89,7 @@ class HeldRow {
   __device__ void run() {
     const auto index = [&](int i) { return tile_.index(i); };
     Held held(row_, tile_);
-    held.fetch(p_, thread_group_.lane);
+    held.fetch(p_);
     // Loads of the weights are issued before the reduction, which hides their latency (1 x 4096 on
     // H200: 2.16 -> 1.51 us).
     uint4 weights[kWeights], biases[kWeights];
@@ -104,23 +102,20 @@ class HeldRow {
       }
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
     };
-    // Unaligned rows in registers need two aligned vectors for each of theirs until they are
-    // realigned, so their weights are loaded after that.
-    constexpr bool kLoadsWeightsEarly = kStagesRow || kAccess != Access::kUnaligned;
-    if constexpr (kLoadsWeightsEarly) load_weights();
+    load_weights();
     // Staged rows load the elements of the variance shift while their copies are in flight; after
     // start() ptxas would sink these loads below the wait.
     typename Row::Vector first[kShiftVectors<T>];
     if constexpr (kStagesRow) {
       if (is_centred<kCentring>(p_)) {
 #pragma unroll
-        for (int i = 0; i < kShiftVectors<T>; ++i) first[i] = row_.load_vector_broadcast(i);
+        for (int i = 0; i < kShiftVectors<T>; ++i) first[i] = row_.load_vector(i);
       }
     }
     thread_group_.start();
     held.receive();
     Accumulate variance_shift = 0;
-    if constexpr (ThreadGroup::kSharesWarp && kNarrow<kAccess>) {
+    if constexpr (ThreadGroup::kSharesWarp && kAccess == Access::kUnaligned) {
       if (is_centred<kCentring>(p_)) {
         variance_shift = shift_from_lanes<T>(p_, thread_group_.size,
                                              [&](int i) { return held.at(i).numbers(p_); });
@@ -130,7 +125,6 @@ class HeldRow {
     } else if (is_centred<kCentring>(p_)) {
       variance_shift = shift_from<T>(p_, [&](int i) { return first[i].numbers(p_); });
     }
-    if constexpr (!kLoadsWeightsEarly) load_weights();
     // Early biases double the registers for parameters, which neither staged rows nor float32 have
     // to spare (float32 16384 x 4096 with them: 131 -> 136 us).
     constexpr bool kEarlyBiases =
@@ -214,8 +208,7 @@ class HeldRow {
                                                              tile_.index(i));
     });
     if constexpr (kAdd) {
-      tile_.template write_out<1, true>(row_.residual_out(), [&](int i) { return sums[i]; });
-      tile_.flush(row_.residual_out());
+      tile_.template write_out<1>(row_.residual_out(), [&](int i) { return sums[i]; });
     }
   }
 
@@ -226,9 +219,8 @@ class HeldRow {
   __device__ std::int64_t head() const { return kHeads ? p_.heads.of(tile_.row()) : 0; }
   template <class OfVector>
   __device__ void store_sum(OfVector numbers) const {
-    tile_.template write_out<kWeights, true>(row_.residual_out(),
-                                             [&](int i) { return pack<T>(numbers(i)); });
-    tile_.flush(row_.residual_out());
+    tile_.template write_out<kWeights>(row_.residual_out(),
+                                       [&](int i) { return pack<T>(numbers(i)); });
   }
 
   // The sum of squares of the row, whose i-th vector is numbers(i), from one pass over it; sets the

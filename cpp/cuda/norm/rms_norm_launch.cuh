@@ -14,7 +14,6 @@
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/norm/rms_norm_narrow.cuh"
 #include "cuda/norm/rms_norm_streamed.cuh"
-#include "cuda/norm/rms_norm_wide.cuh"
 #include "cuda/row/array.hpp"
 #include "cuda/row/bulk_config.hpp"
 #include "ops/rms_norm.hpp"
@@ -78,8 +77,8 @@ void launch_bulk_pipeline(const tuning::BulkConfig& config, LaunchAs launch_as) 
   const LaunchShape shape{.blocks = config.blocks,
                           .threads = config.threads,
                           .shared_bytes = static_cast<std::size_t>(config.bytes)};
-  config.vectors_per_item == 4 ? launch_as.template operator()<BlockThreadGroup<1, 16, 4>>(shape)
-                               : launch_as.template operator()<BlockThreadGroup<1, 16>>(shape);
+  config.vectors_per_item == 4 ? launch_as.template operator()<BlockThreadGroup<1, 4>>(shape)
+                               : launch_as.template operator()<BlockThreadGroup<1>>(shape);
 }
 
 // True if x is the only input and one result of its dtype the only output.
@@ -87,20 +86,13 @@ template <FusedInput kFusedInput, class Epilogue>
 inline constexpr bool is_plain =
     kFusedInput == FusedInput::kNone && std::is_same_v<Epilogue, StoreResult>;
 
-// Whether there are kernels of one row per warp, several rows per block (one_warp_per_row).
-template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
-inline constexpr bool kHasWarpKernels =
-    kAccess == Access::kAligned && sizeof(T) < 8 &&
-    (kFusedInput == FusedInput::kNone || (kFusedInput == FusedInput::kResidual &&
-                                          !Epilogue::kQuantises && kCentring != Centring::kAlways));
-
-// Whether very many narrow rows use half the lanes with twice the items per thread, which saves
-// instructions; the other kernels are limited by memory.
+// Whether very many narrow rows that fill three quarters of their lanes' vectors use half the lanes
+// with twice the items per thread, which saves instructions (524288 x 192 RMSNorm, bfloat16 on
+// H200: 103 -> 95 us). 16-bit LayerNorm has rms_norm_narrow_kernel.
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 inline constexpr bool kCoarsensLanes =
-    kAccess == Access::kAligned && sizeof(T) < 8 &&
-    (kCentring != Centring::kNever ||
-     (kFusedInput != FusedInput::kResidual && (Epilogue::kQuantises || sizeof(T) == 2)));
+    kAccess == Access::kAligned && is_plain<kFusedInput, Epilogue> &&
+    sizeof(T) == (kCentring == Centring::kNever ? 2 : 4);
 
 // Whether the few rows of four vectors per thread have kernels that hold them in registers. float32
 // with a residual is slower that way (1 x 5120 on H100: 2.5 -> 3.1 us).
@@ -109,27 +101,6 @@ inline constexpr bool kHoldsFewInRegisters =
     kAccess == Access::kAligned &&
     (sizeof(T) == 2 ? !Epilogue::kQuantises || kFusedInput == FusedInput::kNone
                     : sizeof(T) == 4 && kFusedInput == FusedInput::kNone);
-
-// Launches the persistent clusters of rms_norm_wide.cuh; false if their blocks do not fit the GPU.
-template <class T>
-bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::RmsNormConfig& config,
-                      int device, StreamView stream) {
-  LaunchShape shape{
-      .blocks = config.blocks_per_row,
-      .threads = tuning::kWideGroups * config.threads,
-      .cluster = config.blocks_per_row,
-      .shared_bytes = static_cast<std::size_t>(tuning::wide_bytes(config)),
-      .overlap_launch = true,
-  };
-  // Upper bound on sums, mbarriers and variance shifts of the groups
-  constexpr std::size_t kStaticBytes = 8 << 10;
-  if (shape.shared_bytes + kStaticBytes > max_shared_bytes(device)) return false;
-  const int clusters = resident_clusters<rms_norm_wide_kernel<T>>(shape, device);
-  if (clusters == 0) return false;
-  shape.blocks *= tuning::balanced_clusters(p.rows, clusters);
-  launch<rms_norm_wide_kernel<T>>(shape, stream, device, p);
-  return true;
-}
 
 // Launches very many narrow rows; false if there are no kernels for them. shape: that of one row
 // per thread group.
@@ -156,20 +127,12 @@ bool launch_many_narrow(const typename Epilogue::template Params<accumulate_t<T>
     }
   }
   if constexpr (kCoarsensLanes<T, kAccess, kFusedInput, kCentring, Epilogue>) {
-    const auto coarsened = [&]<int kVectors>() {
-      using ThreadGroup = LaneThreadGroup<2, kVectors>;
+    if (three_quarters_full) {
+      using ThreadGroup = LaneThreadGroup<2, 3>;
       shape.blocks = tuning::ceil_div(p.rows, 2 * config.threads / config.lanes);
       launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue>>(
           shape, stream, device, p);
       return true;
-    };
-    bool fits = true;  // a group of columns must not exceed a thread group's lanes
-    if constexpr (Epilogue::kQuantises) fits = p.group_vectors <= config.lanes / 2;
-    if (three_quarters_full && fits) return coarsened.template operator()<3>();
-    // Quantised rows reduce the largest magnitude as well, so they gain from half the lanes unless
-    // lanes are few (512 columns, bfloat16 on H100: 56.8 -> 53.1 us).
-    if constexpr (Epilogue::kQuantises) {
-      if (fits && config.lanes >= 8) return coarsened.template operator()<4>();
     }
   }
   return false;
@@ -183,8 +146,8 @@ class NormRowsLaunch {
   using RowForm = tuning::RowForm;
   static constexpr int kRounds = RoundsOf<kCentring>::kCount + Epilogue::kRounds;
   static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kFusedInput, Epilogue>;
-  // Strided rows share one kernel for all forms. uses_strided_kernel() sends streamed rows that are
-  // unaligned or have a fused input there.
+  // Strided rows share one kernel for all forms. uses_strided_kernel() sends streamed rows that
+  // have a fused input there.
   static constexpr bool kStridedRows = kAccess == Access::kStrided;
   static constexpr bool kStreams = kStridedRows || kPlainRows;
   // Rows of a warp that leave the last quarter of their vectors empty have kernels of their own.
@@ -219,20 +182,12 @@ class NormRowsLaunch {
                                                                          device_, stream_)) {
       return;
     }
-    if constexpr (kThreeQuartersFull && sizeof(T) == 2) {
-      if (p_.plain && p_.split.extent == 0 && p_.heads.count == 1 &&
-          tuning::uses_wide_kernel(config_, p_.rows) &&
-          launch_wide_rows<T>(p_, config_, device_, stream_)) {
-        return;
-      }
-    }
-    if constexpr (kNarrow<kAccess>) {
-      config_.form == RowForm::kWarp ? held<WarpThreadGroup>() : held<BlockThreadGroup<1, 16>>();
+    if constexpr (kAccess == Access::kUnaligned) {
+      config_.form == RowForm::kWarp ? held<WarpThreadGroup>() : held<BlockThreadGroup<1>>();
     } else if (config_.form == RowForm::kWarp && config_.items_per_thread > 1) {
       warps();
     } else if (config_.form == RowForm::kWarp) {
-      // Unaligned rows use narrow vectors instead.
-      if constexpr (kAccess != Access::kUnaligned) held<WarpThreadGroup>();
+      held<WarpThreadGroup>();
     } else if constexpr (kStridedRows && Epilogue::kAnySegmentLength) {
       streamed<0, 16>();
     } else if (config_.form == RowForm::kBlock) {
@@ -245,20 +200,15 @@ class NormRowsLaunch {
   }
 
  private:
-  template <class ThreadGroup, Centring kForm = kCentring>
+  template <class ThreadGroup>
   void held() const {
     LaunchShape staging = shape_;
-    if (kStaged<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue::kQuantises>) {
-      staging.shared_bytes = std::size_t{kStagedArrays<kAccess, kFusedInput> * kVectorBytes} *
-                             staged_vectors(kAccess, config_.threads * ThreadGroup::kVectors);
+    if (kStaged<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue::kQuantises>) {
+      staging.shared_bytes = std::size_t{kStagedArrays<kFusedInput> * kVectorBytes} *
+                             config_.threads * ThreadGroup::kVectors;
     }
-    launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue>>(
+    launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue>>(
         staging, stream_, device_, p_);
-  }
-  // Unaligned rows of several vectors per thread are compiled centred and not.
-  template <class ThreadGroup>
-  void held_unaligned() const {
-    p_.centred ? held<ThreadGroup, Centring::kAlways>() : held<ThreadGroup, Centring::kNever>();
   }
   template <int kVectorsPerItem, int kMaxWarps>
   void streamed() const {
@@ -275,40 +225,37 @@ class NormRowsLaunch {
     }
     if constexpr (kStreams) streamed<8, kMaxWarps>();
   }
+  // The kernels that one_warp_per_row() chooses from.
   void warps() const {
-    if constexpr (kHasWarpKernels<T, kAccess, kFusedInput, kCentring, Epilogue>) {
-      const bool three_quarters_full =
-          tuning::is_three_quarters_full(p_.vectors, kWarpLanes * config_.items_per_thread);
-      const bool five = tuning::takes_five_vectors(p_.vectors);
-      if (config_.items_per_thread == 2) {
+    if constexpr (kAccess == Access::kAligned && sizeof(T) < 8) {
+      if (config_.items_per_thread == 4) return four_items();
+      if constexpr (kFusedInput == FusedInput::kNone) {
         if constexpr (kThreeQuartersFull || Epilogue::kQuantises) {
-          if (three_quarters_full) return held<CoarsenedWarpThreadGroup<2, 3>>();
+          if (tuning::is_three_quarters_full(p_.vectors, 2 * kWarpLanes))
+            return held<CoarsenedWarpThreadGroup<2, 3>>();
         }
         held<CoarsenedWarpThreadGroup<2>>();
-      } else if constexpr (kThreeQuartersFull && sizeof(T) == 2) {
-        if (five) return held<CoarsenedWarpThreadGroup<4, 5>>();
-        three_quarters_full ? held<CoarsenedWarpThreadGroup<4, 6>>()
-                            : held<CoarsenedWarpThreadGroup<4>>();
-      } else if constexpr (kCentring == Centring::kNever) {
-        if (five) return held<CoarsenedWarpThreadGroup<4, 5>>();
-        if constexpr (kFusedInput == FusedInput::kNone) held<CoarsenedWarpThreadGroup<4, 6>>();
       }
+    }
+  }
+  void four_items() const {
+    constexpr bool kCentred = kCentring == Centring::kAlways,
+                   kPlainX = kFusedInput == FusedInput::kNone;
+    constexpr bool kHasKernels =
+        kCentred ? kThreeQuartersFull && sizeof(T) == 2
+                 : kPlainX || (kFusedInput == FusedInput::kResidual && !Epilogue::kQuantises);
+    if constexpr (kHasKernels) {
+      if (tuning::takes_five_vectors(p_.vectors)) return held<CoarsenedWarpThreadGroup<4, 5>>();
+      if constexpr (kPlainX && (kCentred || Epilogue::kQuantises))
+        held<CoarsenedWarpThreadGroup<4, 6>>();
     }
   }
   void block() const {
     if constexpr (kStridedRows) {
       // With kAnySegmentLength rows of one block are streamed as a single group.
       if constexpr (!Epilogue::kAnySegmentLength) {
-        config_.vectors_per_item == 4 ? held<BlockThreadGroup<1, 16, 4>>()
-                                      : held<BlockThreadGroup<1, 16>>();
-      }
-    } else if constexpr (kAccess == Access::kUnaligned) {
-      if (config_.vectors_per_item == 4) {
-        held_unaligned<BlockThreadGroup<1, 16, 4>>();
-      } else if (config_.items_per_thread == 2) {
-        held_unaligned<BlockThreadGroup<2, 16>>();
-      } else if constexpr (sizeof(T) == 2) {  // float32 uses narrow vectors
-        held<BlockThreadGroup<1, 16>>();
+        config_.vectors_per_item == 4 ? held<BlockThreadGroup<1, 4>>()
+                                      : held<BlockThreadGroup<1>>();
       }
     } else if (config_.vectors_per_item == 4) {
       if constexpr (kHoldsFewInRegisters<T, kAccess, kFusedInput, Epilogue>) {
@@ -316,35 +263,26 @@ class NormRowsLaunch {
             sizeof(T) == 4 || (kCentring == Centring::kNever && is_plain<kFusedInput, Epilogue>);
         if (tuning::holds_few_in_registers(config_, p_.rows, multiprocessors(device_),
                                            kLowRegisterPressure)) {
-          return held<BlockThreadGroup<1, 16, 4, 4, false>>();
+          return held<BlockThreadGroup<1, 4, 4, false>>();
         }
       }
-      held<BlockThreadGroup<1, 16, 4>>();
-    } else if (config_.max_warps == 8) {
-      small_block();
+      held<BlockThreadGroup<1, 4>>();
     } else {
+      if constexpr (kThreeQuartersFull) {
+        if (tuning::is_half_block(config_) && config_.items_per_thread == 2 &&
+            tuning::is_three_quarters_full(p_.vectors, 2 * config_.threads)) {
+          return held<BlockThreadGroup<2, 2, 3>>();
+        }
+      }
       if constexpr (!kNeverCoarsened || Epilogue::kQuantises) {
-        if (config_.items_per_thread == 2) return held<BlockThreadGroup<2, 16>>();
+        if (config_.items_per_thread == 2) return held<BlockThreadGroup<2>>();
       }
       if constexpr (kHasSmall) {
-        if (config_.threads <= SmallBlockThreadGroup::kMaxThreads)
+        if (config_.threads > 256 && config_.threads <= SmallBlockThreadGroup::kMaxThreads)
           return held<SmallBlockThreadGroup>();
       }
-      held<BlockThreadGroup<1, 16>>();
+      held<BlockThreadGroup<1>>();
     }
-  }
-  void small_block() const {
-    if constexpr (!kNeverCoarsened && kFusedInput != FusedInput::kGate) {
-      if (config_.items_per_thread == 2) {
-        if constexpr (kFusedInput == FusedInput::kNone && sizeof(T) < 8) {
-          if (tuning::is_three_quarters_full(p_.vectors, 2 * config_.threads)) {
-            return held<BlockThreadGroup<2, 8, 2, 3>>();
-          }
-        }
-        return held<BlockThreadGroup<2, 8>>();
-      }
-    }
-    held<BlockThreadGroup<1, 8>>();
   }
 
   const Params& p_;

@@ -188,8 +188,6 @@ class PackedRows {
     write_out<kFirst, kCount>(to, count, [&](int place) {
       Numbers<T> y = of.template normalised<true>(held[place].numbers(p_), scales[place - kFirst],
                                                   weight, bias, 0);
-      if constexpr (kFusedInput == FusedInput::kGate)
-        apply_gate<T, kFusedInput>(p_, y, held[place].parts[1]);
       return pack<T>(y);
     });
   }

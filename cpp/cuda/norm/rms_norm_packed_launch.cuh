@@ -30,9 +30,7 @@ void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedC
     }
     launch<rms_norm_packed_kernel<T, kFusedInput, kCentring, false>>(shape, stream, device, p);
   };
-  if (problem.gate.data != nullptr) {
-    as.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else if (problem.residual.data != nullptr) {
+  if (problem.residual.data != nullptr) {
     p.centred ? as.template operator()<FusedInput::kResidual, Centring::kAlways>()
               : as.template operator()<FusedInput::kResidual, Centring::kNever>();
   } else {

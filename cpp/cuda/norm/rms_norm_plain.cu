@@ -8,7 +8,6 @@ template NormLaunch launch_rms_norm<Float16, Access::kAligned, FusedInput::kNone
 template NormLaunch
     launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kNone, Centring::kNever>;
 template NormLaunch launch_rms_norm<float, Access::kAligned, FusedInput::kNone, Centring::kNever>;
-template NormLaunch launch_rms_norm<double, Access::kAligned, FusedInput::kNone, Centring::kNever>;
 template NormLaunch
     launch_rms_norm<Float16, Access::kAligned, FusedInput::kResidual, Centring::kNever>;
 template NormLaunch

@@ -16,7 +16,7 @@ inline RmsNormConfig rms_norm_quant_config(std::int64_t rows, std::int64_t cols,
                                            bool aligned, bool residual, int max_cluster) {
   const RmsNormConfig config = rms_norm_config(rows, cols, dtype_size, max_cluster);
   if (!aligned) return one_item_per_thread(config);
-  if (config.form != RowForm::kBlock || config.max_warps != 8) return coarsened(config, rows);
+  if (!is_half_block(config)) return coarsened(config, rows);
   if (residual) return one_item_per_thread(config);
   return one_warp_per_row(
       coarsened(config, rows, dtype_size == 2 ? 4 * kFewVirtualThreads : kFewVirtualThreads), rows,

@@ -6,7 +6,6 @@
 // instantiates aligned and strided rows of each type.
 #include "cuda/norm/rms_norm_launch.cuh"
 #include "cuda/norm/rms_norm_quant_epilogue.cuh"
-#include "cuda/row/bulk_config.hpp"
 #include "ops/rms_norm_quant.hpp"
 
 namespace membound::cuda {
@@ -35,8 +34,6 @@ RmsNormQuantParams<accumulate_t<T>> quant_params(const RmsNormQuantProblem& prob
 
 using QuantLaunch = void(const RmsNormQuantProblem&, const tuning::RmsNormConfig&, const RowSplit&,
                          int, StreamView);
-using QuantBulkLaunch = void(const RmsNormQuantProblem&, const tuning::BulkConfig&,
-                             const tuning::RmsNormConfig&, int, StreamView);
 template <class T, Access kAccess>
 void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
                            const RowSplit& split, int device, StreamView stream) {

@@ -325,17 +325,15 @@ class AffineParameters {
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 constexpr int min_blocks() {
   if (std::is_same_v<ThreadGroup, SmallBlockThreadGroup>) return 3;
-  if (kFusedInput != FusedInput::kNone || kAccess == Access::kStrided || ThreadGroup::kSharesWarp)
+  if (kFusedInput != FusedInput::kNone || kAccess != Access::kAligned || ThreadGroup::kSharesWarp)
     return 0;
   if (sizeof(T) == 8 && ThreadGroup::kStagesRow) return 0;
   if (ThreadGroup::kVectorsPerItem > 2 && !ThreadGroup::kStagesRow) return 0;  // only for few rows
   const bool centred = kCentring != Centring::kNever;
-  if (ThreadGroup::kClusters) return kAccess == Access::kUnaligned ? 2 : 5;
+  if (ThreadGroup::kClusters) return 5;
   constexpr int kThreads = ThreadGroup::kMaxThreads;
-  if (kAccess == Access::kUnaligned)
-    return ThreadGroup::kStagesRow ? (centred ? 768 : 1024) / kThreads : 0;
   if (ThreadGroup::kVectorsPerItem > 2) return 1536 / kThreads;
-  if (ThreadGroup::kItemsPerThread == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
+  if (ThreadGroup::kItemsPerThread == 1) return 0;
   // Rows of four vectors per thread: centred 16-bit rows are staged, and float32 fits 64 registers.
   return centred ? (sizeof(T) == 2 && ThreadGroup::kStagesRow ? 1280 : 1024) / kThreads : 0;
 }

@@ -64,7 +64,7 @@ __device__ inline accumulate_t<T> shift_by_lanes(OfElement number) {
 template <class T, class Row>
 __device__ inline accumulate_t<T> variance_shift_of(const RmsNormParams<accumulate_t<T>>& p,
                                                     const Row& row) {
-  return shift_from<T>(p, [&](int i) { return row.load_broadcast(i); });
+  return shift_from<T>(p, [&](int i) { return row.load(i); });
 }
 
 // The sums of one vector about the variance shift, which is in row.mean.

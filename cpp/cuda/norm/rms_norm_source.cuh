@@ -32,31 +32,16 @@ class NormRow {
   __device__ const Reader& x() const { return x_; }
   __device__ const Reader& fused_input() const { return fused_input_; }
 
-  // The kCount vectors index(0), index(1) ... of x and of the fused input, as loaded.
-  template <int kCount>
-  struct Raw {
-    RawVectors<kAccess, kCount> x;
-    RawVectors<kAccess, kHasFusedInput ? kCount : 1> fused_input;
-  };
+  // Loads the vectors index(0), index(1) ... of x and of the fused input.
   template <int kCount, class Index>
-  __device__ void fetch(Raw<kCount>& raw, Index index) const {
-    x_.fetch(raw.x, index);
-    if constexpr (kHasFusedInput) fused_input_.fetch(raw.fused_input, index);
-  }
-  template <bool kUniform, int kCount, class Index>
-  __device__ void vectors(Raw<kCount>& raw, Vector (&vectors)[kCount], Index index) const {
-    // Not in fetch(), because the loads of the weights should come before it (1024 x 300 on H200:
-    // 3.5 -> 3.3 us).
-    x_.fetch_end(raw.x, index);
-    if constexpr (kHasFusedInput) fused_input_.fetch_end(raw.fused_input, index);
-    uint4 parts[kCount];
-    x_.template vectors<kUniform>(raw.x, parts, index);
+  __device__ void fetch(Vector (&vectors)[kCount], Index index) const {
+    uint4 x[kCount], fused_input[kCount];
+    x_.fetch(x, index);
+    if constexpr (kHasFusedInput) fused_input_.fetch(fused_input, index);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) vectors[i].parts[0] = parts[i];
-    if constexpr (kHasFusedInput) {
-      fused_input_.template vectors<kUniform>(raw.fused_input, parts, index);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) vectors[i].parts[1] = parts[i];
+    for (int i = 0; i < kCount; ++i) {
+      vectors[i].parts[0] = x[i];
+      if constexpr (kHasFusedInput) vectors[i].parts[1] = fused_input[i];
     }
   }
   __device__ Vector load_vector(int index) const {
@@ -66,15 +51,6 @@ class NormRow {
     return vector;
   }
   __device__ Numbers<T> load(int index) const { return load_vector(index).numbers(p_); }
-  __device__ Vector load_vector_broadcast(int index) const {
-    Vector vector;
-    vector.parts[0] = x_.load_broadcast(index);
-    if constexpr (kHasFusedInput) vector.parts[1] = fused_input_.load_broadcast(index);
-    return vector;
-  }
-  __device__ Numbers<T> load_broadcast(int index) const {
-    return load_vector_broadcast(index).numbers(p_);
-  }
   // A vector of the result in storage format, after a gate that follows the norm.
   __device__ uint4 result(Numbers<T> y, const Vector& vector) const {
     if constexpr (kFusedInput == FusedInput::kGate)
@@ -136,17 +112,17 @@ __device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& 
       vector);
 }
 
-// Whether the rows of a thread group are staged in shared memory or kept in registers. Strided rows
-// are read into registers. Aligned rows of two items per thread also fit there, and the few rows of
-// one wave are faster that way (1024 x 4096 RMSNorm, bfloat16 on H200: 6.5 -> 5.8 us). They are
-// staged where the kernel needs its registers otherwise: LayerNorm, quantised or gated 16-bit rows.
+// Whether the rows of a thread group are staged in shared memory or kept in registers. Rows that
+// are not aligned are read into registers. Aligned rows of two items per thread also fit there, and
+// the few rows of one wave are faster that way (1024 x 4096 RMSNorm, bfloat16 on H200: 6.5 -> 5.8
+// us). They are staged where the kernel needs its registers otherwise: LayerNorm, quantised or
+// gated 16-bit rows.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
           bool kQuantised>
-inline constexpr bool kStaged =
-    ThreadGroup::kStagesRow && kAccess != Access::kStrided &&
-    (kAccess == Access::kUnaligned || ThreadGroup::kVectorsPerItem > 2 ||
-     (sizeof(T) == 2 &&
-      (kCentring != Centring::kNever || kQuantised || kFusedInput == FusedInput::kGate)));
+inline constexpr bool kStaged = ThreadGroup::kStagesRow && kAccess == Access::kAligned &&
+                                (ThreadGroup::kVectorsPerItem > 2 ||
+                                 (sizeof(T) == 2 && (kCentring != Centring::kNever || kQuantised ||
+                                                     kFusedInput == FusedInput::kGate)));
 
 // Whether a single bulk copy brings the block's part of the row. It costs the other threads no
 // instructions, but they wait for all of it, so only float32 LayerNorm gains (8192 x 16384 on H200:
@@ -155,12 +131,9 @@ template <class T, class ThreadGroup, Centring kCentring>
 inline constexpr bool kStagedByBulkCopy =
     ThreadGroup::kClusters && sizeof(T) == 4 && kCentring == Centring::kAlways;
 
-// Arrays of vectors in shared memory. Results of unaligned rows are assembled in place of x, unless
-// x is read again for the sum with the residual.
-template <Access kAccess, FusedInput kFusedInput>
-inline constexpr int kStagedArrays =
-    1 + (kFusedInput != FusedInput::kNone) +
-    (kAccess == Access::kUnaligned && kFusedInput == FusedInput::kResidual);
+// Arrays of vectors in shared memory.
+template <FusedInput kFusedInput>
+inline constexpr int kStagedArrays = kFusedInput == FusedInput::kNone ? 1 : 2;
 
 // The vectors of a thread in registers, where fetch() loads them.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput>
@@ -173,10 +146,10 @@ class RegisterVectors {
   using Vector = typename Row::Vector;
   __device__ RegisterVectors(const Row& row, const Tile& tile) : row_(row), tile_(tile) {}
 
-  __device__ void fetch(const RmsNormParams<accumulate_t<T>>&, int) { row_.fetch(raw_, index()); }
-  __device__ void receive() {
-    row_.template vectors<ThreadGroup::kUniformShift>(raw_, vectors_, index());
+  __device__ void fetch(const RmsNormParams<accumulate_t<T>>&) {
+    row_.fetch(vectors_, [this](int i) { return tile_.index(i); });
   }
+  __device__ void receive() {}
   __device__ const Vector& at(int i) const { return vectors_[i]; }
   // Between two uses: the unpacked numbers need not stay in registers.
   __device__ void rematerialise() {
@@ -185,38 +158,26 @@ class RegisterVectors {
   }
 
  private:
-  __device__ auto index() const {
-    return [this](int i) { return tile_.index(i); };
-  }
   const Row& row_;
   const Tile& tile_;
-  typename Row::template Raw<kVectors> raw_;
   Vector vectors_[kVectors];
 };
 
 // The same in dynamic shared memory, where each thread stages its own vectors, so that more of them
 // are in flight than registers could hold (1024 x 4096 bfloat16 LayerNorm on H200: 8.1 -> 6.8 us).
-template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
+template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
 class StagedVectors {
-  using Row = NormRow<T, kAccess, kFusedInput>;
-  using Tile = RegisterTile<ThreadGroup, kAccess>;
+  using Row = NormRow<T, Access::kAligned, kFusedInput>;
+  using Tile = RegisterTile<ThreadGroup, Access::kAligned>;
   using Part = StagedRowPart<kStagedByBulkCopy<T, ThreadGroup, kCentring>>;
-  static constexpr int kVectors = Tile::kVectors;
   static constexpr bool kHasFusedInput = kFusedInput != FusedInput::kNone;
 
  public:
   using Vector = typename Row::Vector;
   __device__ StagedVectors(const Row& row, const Tile& tile) : row_(row), tile_(tile) {}
 
-  __device__ void fetch(const RmsNormParams<accumulate_t<T>>& p, int lane) {
-    if constexpr (kAccess == Access::kUnaligned) {
-      const int row_bytes = static_cast<int>(p.cols) * int{sizeof(T)};
-      const bool outermost = tile_.row() == 0 || tile_.row() == p.rows - 1;
-      stage_blocks(row_.x(), part(0), tile_, lane, row_bytes, outermost);
-      if constexpr (kHasFusedInput)
-        stage_blocks(row_.fused_input(), part(1), tile_, lane, row_bytes, outermost);
-      commit_copies();
-    } else if constexpr (kHasFusedInput) {
+  __device__ void fetch(const RmsNormParams<accumulate_t<T>>& p) {
+    if constexpr (kHasFusedInput) {
       uint4* const to[] = {part(0), part(1)};
       Part::fetch(to, tile_, p.vectors, [&](int array, int index) {
         return array == 0 ? row_.x().address(index) : row_.fused_input().address(index);
@@ -226,16 +187,7 @@ class StagedVectors {
       Part::fetch(to, tile_, p.vectors, [&](int, int index) { return row_.x().address(index); });
     }
   }
-  __device__ void receive() {
-    if constexpr (kAccess != Access::kUnaligned) {
-      Part::receive();
-    } else {
-      wait_for_copies<0>();
-      __syncthreads();
-      settle(row_.x().shift(), part(0));
-      if constexpr (kHasFusedInput) settle(row_.fused_input().shift(), part(1));
-    }
-  }
+  __device__ void receive() { Part::receive(); }
   __device__ Vector at(int i) const {
     Vector vector;
     vector.parts[0] = part(0)[tile_.place(i)];
@@ -247,19 +199,9 @@ class StagedVectors {
   __device__ uint4& result(int i) const { return part(0)[tile_.place(i)]; }
 
  private:
-  // Realigns the 16-byte blocks of memory in place into vectors of the row.
-  __device__ void settle(int shift, uint4* blocks) {
-    uint4 vectors[kVectors];
-    load_staged_blocks<ThreadGroup::kUniformShift>(shift, blocks, tile_, vectors);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) blocks[tile_.place(i)] = vectors[i];
-  }
   __device__ uint4* part(int array) const {
     extern __shared__ uint4 staging[];
-    constexpr int kBefore = kStagedArrays<kAccess, kFusedInput> - (kHasFusedInput ? 2 : 1);
-    return staging + (kBefore + array) * staged_vectors(kAccess, tile_.places()) +
-           tile_.first_slot();
+    return staging + array * tile_.places() + tile_.first_slot();
   }
   const Row& row_;
   const Tile& tile_;

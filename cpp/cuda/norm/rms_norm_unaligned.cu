@@ -16,5 +16,10 @@ template NormLaunch
     launch_rms_norm<BFloat16, Access::kUnaligned, FusedInput::kResidual, Centring::kRunTime>;
 template NormLaunch
     launch_rms_norm<float, Access::kUnaligned, FusedInput::kResidual, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::kUnaligned, FusedInput::kGate, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kUnaligned, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::kUnaligned, FusedInput::kGate, Centring::kNever>;
 
 }  // namespace membound::cuda

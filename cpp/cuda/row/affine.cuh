@@ -85,14 +85,14 @@ class AffineReader {
     for (int i = 0; i < kCount; ++i) {
       if (index(i) < whole) raw[i] = reinterpret_cast<const uint4*>(data)[index(i)];
     }
-    if constexpr (kNarrow<kAccess> || kAccess == Access::kUnaligned) {
+    if constexpr (kAccess == Access::kUnaligned) {
       if (!there || index(kCount - 1) < all || all == vectors_) return;
       const std::int64_t first = static_cast<std::int64_t>(all) * kPack<T>;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if (index(i) == all)
-          load_bytes<kStep<T, kAccess>>(raw[i], reinterpret_cast<const uint4*>(data + first),
-                                        bytes_left<T>(cols_, first));
+          load_bytes<int{sizeof(T)}>(raw[i], reinterpret_cast<const uint4*>(data + first),
+                                     bytes_left<T>(cols_, first));
       }
     }
   }

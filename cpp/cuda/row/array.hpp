@@ -26,17 +26,18 @@ bool same_alignment(const OutputRows& a, const OutputRows& b) {
   return apart % kVectorBytes == 0 && (a.layout.strides[0] - b.layout.strides[0]) % kPack<T> == 0;
 }
 
-// Whether rows of unit stride start on 4-byte words and consist of whole words.
+// The widest vectors, of at most 8 bytes, that the start and the length of every row allow. The
+// rows have unit stride.
 template <class T, class Pointer>
-bool is_in_narrow_vectors(const BasicRows<Pointer>& rows, std::int64_t cols) {
-  if (rows.data == nullptr) return true;
-  auto steps = reinterpret_cast<std::uintptr_t>(rows.data);
+int narrow_width(const BasicRows<Pointer>& rows, std::int64_t cols) {
+  if (rows.data == nullptr) return 8;
+  auto steps = reinterpret_cast<std::uintptr_t>(rows.data) | 8u;
   const auto also = [&](std::int64_t count) {
     steps |= static_cast<std::uintptr_t>(count) * sizeof(T);
   };
   also(cols);
   for (int axis = 0; axis < rows.layout.rank; ++axis) also(rows.layout.strides[axis]);
-  return steps % 4 == 0;
+  return static_cast<int>(steps & (0 - steps));
 }
 
 // Collects the layout of every array of a call, to find the access that all of them support and how

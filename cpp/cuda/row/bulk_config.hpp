@@ -81,11 +81,10 @@ constexpr int bulk_stages(int vectors_per_item, int arrays) {
 // arrays: that are read. columns: arrays of affine parameters. most_bytes: shared memory available
 // to a block, all of an SM's except the system's. The number of blocks does not change the bits of
 // a row. More blocks than are resident would run as a second wave. With fewer rows than `least` the
-// other kernels are faster (H200, bfloat16 300 x 4097: 6.0 us, bulk 6.4), unless they work element
-// by element, as gated and quantised ones do.
+// other kernels are faster (H200, bfloat16 300 x 4097: 6.0 us, bulk 6.4), unless rows are so wide
+// that those work element by element.
 inline BulkConfig bulk_config(std::int64_t rows, const RmsNormConfig& whole, int dtype_size,
-                              bool others_by_element, int arrays, int columns, int multiprocessors,
-                              int most_bytes) {
+                              int arrays, int columns, int multiprocessors, int most_bytes) {
   BulkConfig config{};
   if (whole.form != RowForm::kBlock || dtype_size > 4) return config;
   const RmsNormConfig row = one_item_per_thread(whole);
@@ -95,9 +94,7 @@ inline BulkConfig bulk_config(std::int64_t rows, const RmsNormConfig& whole, int
                             row.vectors_per_item, row.threads);
   const int fit = (most_bytes + kSystemSharedBytes) / (config.bytes + kBulkReservedBytes);
   const int blocks = multiprocessors * std::min({16, kBulkThreadsPerSm / row.threads, fit}) / 8 * 8;
-  const int least = others_by_element || row.vectors_per_item > 2 ? 1
-                    : arrays > 1                                  ? blocks / 2
-                                                                  : blocks;
+  const int least = row.vectors_per_item > 2 ? 1 : arrays > 1 ? blocks / 2 : blocks;
   // With one row per block, rows of different blocks may have different alignment.
   if (rows >= least) config.blocks = static_cast<int>(std::min<std::int64_t>(blocks, rows));
   return config;

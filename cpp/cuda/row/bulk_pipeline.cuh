@@ -15,6 +15,7 @@
 #include "cuda/row/aligned_span.cuh"
 #include "cuda/row/bulk_config.hpp"
 #include "cuda/row/reader.cuh"
+#include "cuda/row/realign.cuh"
 #include "cuda/row/reduce.cuh"
 
 namespace membound::cuda {
@@ -207,7 +208,7 @@ class BulkPipeline {
       low[v] = from[v * thread_group_.size];
       high[v] = from[v * thread_group_.size + 1];
     }
-    with_shift<ThreadGroup::kUniformShift>(shift, [&](auto realign) {
+    with_shift<true>(shift, [&](auto realign) {
 #pragma unroll
       for (int v = 0; v < kCount; ++v) vectors[v] = realign(low[v], high[v]);
     });

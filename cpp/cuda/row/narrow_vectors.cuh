@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Unaligned vectors of 2- or 4-byte elements, accessed as 4-byte words. The 16 bytes of a vector
-// are in four or five words, which are loaded or stored independently of each other.
+// Vectors of rows that are not 16-byte aligned, accessed as 8-, 4- or 2-byte vectors: the widest
+// that the start and the length of the row allow.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -28,60 +28,78 @@ __device__ inline void load_bytes(uint4& to, const uint4* from, int bytes) {
   }
 }
 
-// Bits from the start of an element's word to the element.
-template <int kSize>
-__device__ inline int narrow_shift(const void* element) {
+// The width of a row's vectors in bytes.
+__device__ inline int narrow_width(const void* row, std::int64_t row_bytes) {
+  const auto steps = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(row)) |
+                     static_cast<unsigned>(row_bytes) | 8u;
+  return static_cast<int>(steps & (0u - steps));
+}
+// Calls body.operator()<kWidth>(). kSize: of an element.
+template <int kSize, class Body>
+__device__ inline void with_width(int width, Body body) {
   static_assert(kSize == 2 || kSize == 4);
-  return kSize == 4 ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(element) % 4) * 8;
-}
-
-// The words that hold a vector: four, and the first half of a fifth.
-struct NarrowVectors {
-  uint4 words;
-  std::uint32_t half;
-};
-
-// Issues the loads of the first `bytes` of the vector at `from`, at most 16, padded with zeros.
-// shift: of `from` in its word, whose first half, the element before, may be loaded along.
-template <int kSize>
-__device__ inline NarrowVectors load_narrow(const void* from, int shift, int bytes) {
-  NarrowVectors raw{{0u, 0u, 0u, 0u}, 0u};
-  const char* const start = static_cast<const char*>(from) - shift / 8;
-  const int end = bytes > 0 ? bytes + shift / 8 : 0;  // relative to `start`
-  load_bytes<kSize>(raw.words, with_evict_last(reinterpret_cast<const uint4*>(start)), end);
-  if (kSize < 4 && shift != 0 && end > 16) {
-    raw.half = *with_evict_last(reinterpret_cast<const std::uint16_t*>(start + 16));
+  if constexpr (kSize == 2) {
+    if (width == 2) return body.template operator()<2>();
   }
-  return raw;
-}
-__device__ inline uint4 vector_of(const NarrowVectors& raw, int shift) {
-  return {__funnelshift_r(raw.words.x, raw.words.y, shift),
-          __funnelshift_r(raw.words.y, raw.words.z, shift),
-          __funnelshift_r(raw.words.z, raw.words.w, shift),
-          __funnelshift_r(raw.words.w, raw.half, shift)};
+  width == 4 ? body.template operator()<4>() : body.template operator()<8>();
 }
 
-// Stores the first `bytes` of a vector, at most 16.
-template <int kSize>
+// The first `bytes` of the 16 bytes at `from`, padded with zeros; whole vectors of kWidth bytes.
+// Two bytes are loaded in pairs from the words that hold them: four, and half of a fifth. The half
+// of a word before the row may be loaded along.
+template <int kWidth>
+__device__ inline uint4 load_narrow(const void* from, int bytes) {
+  if constexpr (kWidth == 8) {
+    const uint2* const at = with_evict_last(static_cast<const uint2*>(from));
+    uint2 low{0u, 0u}, high{0u, 0u};
+    if (bytes >= 8) low = at[0];
+    if (bytes >= 16) high = at[1];
+    return {low.x, low.y, high.x, high.y};
+  } else {
+    const int before =
+        kWidth == 4 ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(from) % 4);
+    const char* const start = static_cast<const char*>(from) - before;
+    const int end = bytes > 0 ? bytes + before : 0;
+    uint4 words{0u, 0u, 0u, 0u};
+    std::uint32_t half = 0;
+    load_bytes<kWidth>(words, with_evict_last(reinterpret_cast<const uint4*>(start)), end);
+    if constexpr (kWidth == 4) return words;
+    if (before != 0 && end > 16) {
+      half = *with_evict_last(reinterpret_cast<const std::uint16_t*>(start + 16));
+    }
+    return {__funnelshift_r(words.x, words.y, before * 8),
+            __funnelshift_r(words.y, words.z, before * 8),
+            __funnelshift_r(words.z, words.w, before * 8),
+            __funnelshift_r(words.w, half, before * 8)};
+  }
+}
+// The counterpart. Nothing outside these bytes is written.
+template <int kWidth>
 __device__ inline void store_narrow(void* to, const uint4& vector, int bytes) {
+  if constexpr (kWidth == 8) {
+    auto* const at = static_cast<uint2*>(to);
+    if (bytes >= 8) at[0] = {vector.x, vector.y};
+    if (bytes >= 16) at[1] = {vector.z, vector.w};
+    return;
+  }
   if (bytes <= 0) return;
-  const int shift = narrow_shift<kSize>(to);
-  char* const start = static_cast<char*>(to) - shift / 8;
-  const int end = (bytes < 16 ? bytes : 16) + shift / 8;
+  const int before = kWidth == 4 ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(to) % 4);
+  const int shift = before * 8, end = (bytes < 16 ? bytes : 16) + before;
+  char* const start = static_cast<char*>(to) - before;
   const std::uint32_t words[5] = {
       __funnelshift_l(0u, vector.x, shift), __funnelshift_l(vector.x, vector.y, shift),
       __funnelshift_l(vector.y, vector.z, shift), __funnelshift_l(vector.z, vector.w, shift),
       __funnelshift_l(vector.w, 0u, shift)};
-  if (kSize < 4 && shift != 0) {
+  if (before != 0) {
     *reinterpret_cast<std::uint16_t*>(start + 2) = static_cast<std::uint16_t>(words[0] >> 16);
   }
 #pragma unroll
-  for (int i = 0; i < (kSize == 4 ? 4 : 5); ++i) {
+  for (int i = 0; i < (kWidth == 4 ? 4 : 5); ++i) {
     char* const word = start + 4 * i;
-    if (i < 4 && end >= 4 * i + 4 && (i > 0 || shift == 0)) {
+    if (i < 4 && end >= 4 * i + 4 && (i > 0 || before == 0)) {
       *reinterpret_cast<std::uint32_t*>(word) = words[i];
     }
-    if (kSize < 4 && end == 4 * i + 2) {
+    if (kWidth < 4 && end == 4 * i + 2) {
       *reinterpret_cast<std::uint16_t*>(word) = static_cast<std::uint16_t>(words[i]);
     }
   }

@@ -13,8 +13,7 @@
 namespace membound::cuda::tuning {
 
 // With fewer blocks than this the other kernels are faster, because they spread the rows over more
-// blocks (H200, bfloat16 8192 x 127: 4.0 us, packed 4.8). This does not hold for a gate, where the
-// others work element by element.
+// blocks (H200, bfloat16 8192 x 127: 4.0 us, packed 4.8).
 inline constexpr int kFewPacked = 3 * 132;
 
 // Vectors of shared memory for a tile, which may start within a vector. Threads read whole vectors
@@ -33,14 +32,14 @@ struct PackedConfig {
 // arrays: that are read. The lanes of a row must hold the elements of the variance shift, and a
 // lane must have the row's last vector in its last vector slot.
 inline PackedConfig packed_config(std::int64_t rows, std::int64_t cols, const RmsNormConfig& row,
-                                  int dtype_size, bool others_by_element, int arrays) {
+                                  int dtype_size, int arrays) {
   if (row.form != RowForm::kWarp || row.lanes < 4 || dtype_size > 4) return {};
   PackedConfig config{};
   config.rows = row.threads / row.lanes * kPairRows;
   config.places = packed_vectors(config.rows, static_cast<int>(cols), dtype_size);
   config.bytes = kVector * arrays * config.places;
   const std::int64_t blocks = ceil_div(rows, config.rows);
-  if (others_by_element || blocks >= kFewPacked) config.blocks = blocks;
+  if (blocks >= kFewPacked) config.blocks = blocks;
   return config;
 }
 
@@ -53,17 +52,16 @@ struct PackedGradientConfig {
   int bytes;   // of all arrays
 };
 
-// sources, results: numbers of arrays. At the end a vector of sums per thread reuses the shared
+// sources: number of arrays that are read. At the end a vector of sums per thread reuses the shared
 // memory.
 inline PackedGradientConfig packed_gradient_config(const RmsNormBackwardConfig& config,
-                                                   std::int64_t cols, int dtype_size, int sources,
-                                                   int results) {
+                                                   std::int64_t cols, int dtype_size, int sources) {
   if (config.form != GradientForm::kPersistent || config.lanes > 32 || dtype_size > 4) return {};
   const int rows = config.threads / config.lanes;
   PackedGradientConfig packed{};
   packed.places = packed_vectors(rows, static_cast<int>(cols), dtype_size);
   const int sums = config.threads * kVector / dtype_size * 4;
-  packed.bytes = std::max(sums, kVector * packed.places * (kPackedSlots * sources + 2 * results));
+  packed.bytes = std::max(sums, kVector * packed.places * (kPackedSlots * sources + 2));
   return packed;
 }
 

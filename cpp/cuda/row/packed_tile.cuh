@@ -9,6 +9,7 @@
 
 #include "cuda/launch/bulk_copy.cuh"
 #include "cuda/row/reader.cuh"
+#include "cuda/row/realign.cuh"
 
 namespace membound::cuda {
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/row/reader.cuh"
+#include "cuda/row/realign.cuh"
 #include "cuda/row/reduce.cuh"
 
 namespace membound::cuda {

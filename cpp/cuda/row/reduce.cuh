@@ -229,8 +229,9 @@ __device__ inline Pair<Value> sum_slots(Value mine) {
 }
 
 // Stores and combines, with the barrier in between. Rounds count 0, 1, 2 ... and alternate between
-// two buffers: a buffer is reused only after the barrier of the round in between.
-template <int kMaxWarps, int kItemsPerThread, class Value, class Combine>
+// two buffers: a buffer is reused only after the barrier of the round in between. kMayBeHalf: most
+// blocks have at most half of the virtual warps, whose tree is the same.
+template <int kMaxWarps, bool kMayBeHalf = false, int kItemsPerThread, class Value, class Combine>
 __device__ inline Value reduce_block(const Value (&values)[kItemsPerThread], int round,
                                      Combine combine) {
   __shared__ alignas(16) Value slots[2][kMaxWarps];
@@ -241,6 +242,8 @@ __device__ inline Value reduce_block(const Value (&values)[kItemsPerThread], int
   } else if constexpr (std::is_class_v<Value>) {  // as an array: twice the registers
     return combine_slots_by_lanes<kMaxWarps>(slots[round % 2], combine);
   } else {
+    if (kMayBeHalf && blockDim.x * kItemsPerThread <= kMaxWarps * kWarpLanes / 2)
+      return combine_slots<kMaxWarps / 2>(slots[round % 2], combine);
     return combine_slots<kMaxWarps>(slots[round % 2], combine);
   }
 }

@@ -8,6 +8,7 @@
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/launch/bulk_copy.cuh"
 #include "cuda/row/part.cuh"
+#include "cuda/row/realign.cuh"
 
 namespace membound::cuda {
 

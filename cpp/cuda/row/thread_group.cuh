@@ -11,8 +11,7 @@
 
 namespace membound::cuda {
 
-// Traits. kUniformShift: all threads of a warp have the same row, so realigning may branch on its
-// shift. kSplitRows: gradients of aligned rows support two row axes. kSharesBlock, kSharesWarp: a
+// Traits. kSplitRows: gradients of aligned rows support two row axes. kSharesBlock, kSharesWarp: a
 // block, or a warp, has several rows; those of a warp branch together. kVectors: per thread, fewer
 // than kItemsPerThread * kVectorsPerItem where rows leave the last slots empty. kStagesRow: forward
 // rows need too many registers and are staged in shared memory (staged_row.cuh). Constructors take
@@ -29,7 +28,6 @@ struct LaneThreadGroup {
   static constexpr int kVectors = kVectorsOf;
   static constexpr bool kStagesRow = false;
   static constexpr int kMaxThreads = 256;
-  static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = false;
   static constexpr bool kSharesBlock = true;
   static constexpr bool kSharesWarp = true;
@@ -66,7 +64,6 @@ struct CoarsenedWarpThreadGroup {
   static constexpr int kVectors = kVectorsOf;
   static constexpr bool kStagesRow = kVectors > 3;
   static constexpr int kMaxThreads = 128;
-  static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
   static constexpr bool kSharesBlock = true;
   static constexpr bool kSharesWarp = false;
@@ -88,8 +85,8 @@ struct CoarsenedWarpThreadGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
-// A whole block per row, which takes the items of at most kMaxWarps virtual warps.
-template <int kItemsPerThreadOf, int kMaxWarps, int kVectorsPerItemOf = 2,
+// A whole block per row, which takes the items of at most 16 virtual warps.
+template <int kItemsPerThreadOf, int kVectorsPerItemOf = 2,
           int kVectorsOf = kItemsPerThreadOf * kVectorsPerItemOf,
           bool kStagesRowOf = (kVectorsOf > 3)>
 struct BlockThreadGroup {
@@ -98,8 +95,8 @@ struct BlockThreadGroup {
   static constexpr int kItemsPerThread = kItemsPerThreadOf;
   static constexpr int kVectors = kVectorsOf;
   static constexpr bool kStagesRow = kStagesRowOf;
+  static constexpr int kMaxWarps = 16;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kItemsPerThread;
-  static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
   static constexpr bool kSharesBlock = false;
   static constexpr bool kSharesWarp = false;
@@ -113,7 +110,7 @@ struct BlockThreadGroup {
   template <class Value, class Combine>
   __device__ Value reduce_part(const Value (&values)[kItemsPerThread], int round,
                                Combine combine) const {
-    return reduce_block<kMaxWarps>(values, round, combine);
+    return reduce_block<kMaxWarps, true>(values, round, combine);
   }
   __device__ bool any(bool mine) const { return mine; }  // every thread has the same sum
   __device__ void sync() const { __syncthreads(); }
@@ -121,8 +118,8 @@ struct BlockThreadGroup {
 };
 
 // The same with fewer threads, for three resident blocks per SM.
-struct SmallBlockThreadGroup : BlockThreadGroup<1, 16> {
-  using BlockThreadGroup<1, 16>::BlockThreadGroup;
+struct SmallBlockThreadGroup : BlockThreadGroup<1> {
+  using BlockThreadGroup<1>::BlockThreadGroup;
   static constexpr int kMaxThreads = 384;
 };
 
@@ -135,7 +132,6 @@ struct ClusterThreadGroup {
   static constexpr int kVectors = kVectorsPerItem;
   static constexpr bool kStagesRow = kVectorsPerItem > 2;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
-  static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = true;
   static constexpr bool kSharesBlock = false;
   static constexpr bool kSharesWarp = false;

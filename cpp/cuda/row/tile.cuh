@@ -12,9 +12,7 @@
 namespace membound::cuda {
 
 // A row that one thread group reads once and keeps in registers or staged, kVectors vectors per
-// thread. Results are stored vector by vector and then flushed. Unaligned results are staged in
-// shared memory first, because the lane that stores an aligned block needs the two vectors that
-// share it.
+// thread.
 template <class ThreadGroup, Access kAccess>
 class RegisterTile {
   static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
@@ -81,12 +79,10 @@ class RegisterTile {
     }
   }
 
-  // Stores make(i) for each vector i of this thread; flush() must follow. kSecondArray: the staging
-  // memory is used again. kUnrolled: vectors whose code and weights are in flight together.
-  template <int kUnrolled = kVectors, bool kSecondArray = false, class T, class Make>
+  // Stores make(i) for each vector i of this thread. kUnrolled: vectors whose code and weights are
+  // in flight together.
+  template <int kUnrolled = kVectors, class T, class Make>
   __device__ void write_out(const RowWriter<T, kAccess>& to, Make make) const {
-    uint4* mine = kAccess == Access::kUnaligned ? staged() : nullptr;
-    if constexpr (kAccess == Access::kUnaligned && kSecondArray) thread_group_.sync();
 #pragma unroll 1
     for (int first = 0; first < kVectors; first += kUnrolled) {
 #pragma unroll
@@ -94,22 +90,9 @@ class RegisterTile {
         const int i = first + j;
         if (kVectors % kUnrolled != 0 && i >= kVectors) break;
         const uint4 vector = make(i);
-        if constexpr (kAccess == Access::kUnaligned) {
-          mine[place(i)] = vector;
-        } else {
-          if (active_) to.store(index(i), vector);
-        }
+        if (active_) to.store(index(i), vector);
       }
       asm volatile("" ::: "memory");  // keeps weights of later vectors out of registers
-    }
-  }
-  template <class T>
-  __device__ void flush(const RowWriter<T, kAccess>& to) const {
-    if constexpr (kAccess == Access::kUnaligned) {
-      thread_group_.sync();
-      if (!active_) return;
-      to.template store_staged<ThreadGroup::kUniformShift, kVectors>(
-          staged(), first_vector(), thread_group_.size, thread_group_.lane);
     }
   }
 
@@ -119,16 +102,6 @@ class RegisterTile {
   static constexpr int kWhole = kVectors - kItemsPerThread * (kVectorsPerItem - 1);
   static constexpr __device__ int first_of(int item) {
     return item * kVectorsPerItem - (item > kWhole ? item - kWhole : 0);
-  }
-  // A staged row has been read by then, so its memory is reused.
-  __device__ uint4* staged() const {
-    if constexpr (ThreadGroup::kStagesRow) {
-      extern __shared__ uint4 staging[];
-      return staging;
-    } else {
-      __shared__ uint4 vectors[ThreadGroup::kMaxThreads * kVectors];
-      return vectors + thread_group_.first_thread() * kVectors;
-    }
   }
 
   const ThreadGroup& thread_group_;
@@ -214,25 +187,13 @@ class StreamedTile {
     });
   }
 
-  // Stores and flushes one segment, as RegisterTile does; make(v, index) gives vector v.
+  // Stores one segment; make(v, index) gives vector v.
   template <class T, class Make>
   __device__ void write(const RowWriter<T, kAccess>& to, int group, int segment, Make make) const {
-    if constexpr (kAccess == Access::kUnaligned) {
-      const int lanes = static_cast<int>(blockDim.x);
-      const int lane = static_cast<int>(threadIdx.x);
-      __syncthreads();
-#pragma unroll
-      for (int v = 0; v < kVectorsPerItem; ++v)
-        staged()[v * lanes + lane] = make(v, index(group, segment, v));
-      __syncthreads();
-      to.template store_staged<true, kVectorsPerItem>(staged(), index(group, segment, 0) - lane,
-                                                      lanes, lane);
-    } else {
 #pragma unroll(kUnroll)
-      for (int v = 0; v < vectors_per_item(); ++v) {
-        const int at = index(group, segment, v);
-        to.store(at, make(v, at));
-      }
+    for (int v = 0; v < vectors_per_item(); ++v) {
+      const int at = index(group, segment, v);
+      to.store(at, make(v, at));
     }
   }
 
@@ -245,10 +206,6 @@ class StreamedTile {
  private:
   __device__ int vectors_per_item() const {
     return kVectorsPerItem > 0 ? kVectorsPerItem : vectors_per_item_;
-  }
-  static __device__ uint4* staged() {
-    __shared__ uint4 vectors[kMaxWarps * kWarpLanes * kVectorsPerItem];
-    return vectors;
   }
 
   Exchange exchange_;

@@ -10,6 +10,7 @@
 #include "cuda/activation/gate_tile.cuh"
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/row/reader.cuh"
+#include "cuda/row/realign.cuh"
 
 namespace membound::cuda {
 

@@ -44,7 +44,7 @@ long of_kernel(const Kernel& kernel) {
   const auto is = [&](const char* name) { return kernel.name.find(name) != std::string::npos; };
   if (is("rms_norm_backward_persistent_kernel")) return 21504;
   if (is("rms_norm_backward_packed_kernel")) return 8448;
-  if (is("rms_norm_backward_bulk_kernel") || is("rms_norm_wide_kernel")) return 5312;
+  if (is("rms_norm_backward_bulk_kernel")) return 5312;
   return 2560;
 }
 
