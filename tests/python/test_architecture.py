@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from architecture_rules import BACK_END_LAYERS, LAYERS, MAX_LINES, RULES
+from architecture_rules import BACK_END_LAYERS, FOLDERS, LAYERS, MAX_LINES, RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SPDX = "SPDX-FileCopyrightText: The membound authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
@@ -112,7 +112,7 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
     ],
     "documents_are_short": [("README.md", "word\n" * 201), ("CHANGELOG.md", "word\n" * 61)],
     "folders_do_not_grow": [
-        ("src/membound/check/a.toml", PYTHON + "x = 1\n" * 1691),
+        ("src/membound/check/a.toml", PYTHON + "x = 1\n" * FOLDERS["src/membound/check"][1]),
     ],
     "words_are_the_fields": [
         ("cpp/cuda/norm/a.cuh", CPP + "#pragma once\nenum class Be{}side {{}};\n".format("")),
