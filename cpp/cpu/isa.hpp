@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/kernels/array.hpp"
 #include "cpu/kernels/cross_entropy.hpp"
 #include "cpu/kernels/elementwise_rows.hpp"
 #include "cpu/kernels/embedding.hpp"
@@ -49,6 +50,14 @@ namespace membound::cpu {
   kernel_(softmax_backward, const SoftmaxBackwardRows&)                  \
   kernel_(cross_entropy, CrossEntropyRows&)                              \
   kernel_(soft_cap, const ElementwiseRows&, double cap)                  \
+  kernel_(array_unary, const ArrayBlocks&)                               \
+  kernel_(array_binary, const ArrayBlocks&)                              \
+  kernel_(array_ternary, const ArrayBlocks&)                             \
+  kernel_(array_convert, const ArrayConversion&)                         \
+  kernel_(array_store, const ArrayBytes&)                                \
+  kernel_(array_reduce_rows, const ArrayRows&)                           \
+  kernel_(array_matmul, const MatmulBlock&)                              \
+  kernel_(array_matmul_tile, MatmulTile&)                                \
   kernel_(convert_rows, const RowConversion&)                            \
   kernel_(multiply_silu, const RowConversion&)
 // clang-format on

@@ -23,6 +23,12 @@ class MEMBOUND_API InvalidArgument : public Error {
   using Error::Error;
 };
 
+// An index or axis beyond the end of an array. Python: IndexError.
+class MEMBOUND_API OutOfRange : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
 // A dtype or kind of object that the op does not take. Python: TypeError.
 class MEMBOUND_API TypeMismatch : public Error {
  public:

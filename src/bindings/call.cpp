@@ -7,6 +7,7 @@
 #include "core/check.hpp"
 #include "core/memory.hpp"
 #include "errors.hpp"
+#include "membound/ndarray.hpp"
 #include "torch/result.hpp"
 
 namespace membound::python {
@@ -104,8 +105,8 @@ void ArrayCall::read_output(PyObject* array, const char* argument, LoadedArray& 
 }
 
 // A new array with the axes [first, last), made without the framework's Python functions: by
-// torch's C interface, which saves 0.5 us per result, or as a NumPy array for frameworks without
-// functions of their own. Invalid for other frameworks.
+// torch's C interface, which saves 0.5 us per result, as an NDArray, or as a NumPy array for
+// frameworks without functions of their own. Invalid for other frameworks.
 nb::object ArrayCall::made_here(PyObject* like, const TensorView& view, int first, int last,
                                 DType dtype, const char* argument, LoadedArray& loaded) const {
   first = std::max(first, 0);
@@ -116,6 +117,12 @@ nb::object ArrayCall::made_here(PyObject* like, const TensorView& view, int firs
     wanted.rank = std::max(last - first, 0);
     std::copy_n(view.shape + first, wanted.rank, wanted.shape);
     return torch::new_array(wanted);
+  }
+  if (framework_->kind == Kind::kArray) {
+    NDArray made = NDArray::empty({view.shape + first, view.shape + std::max(last, first)}, dtype,
+                                  view.device);
+    loaded.view = made.view();
+    return nb::cast(std::move(made));
   }
   // Arrays without streams and allocators may be mixed.
   if (framework_of(like, {op_, argument}).kind != Kind::kDlpack) return {};
@@ -235,6 +242,7 @@ StreamView ArrayCall::stream(Device device) const {
     }
     return StreamView::from_handle(handle);
   }
+  if (framework_->kind == Kind::kArray) return array_stream(device);
   const nb::handle query(framework_->current_stream);
   if (query.is_none()) return stream_;  // __dlpack__ was given the same stream
   const auto handle = nb::cast<std::uintptr_t>(query(device.index));

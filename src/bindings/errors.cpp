@@ -46,6 +46,8 @@ void set_python_error() noexcept {
     throw;
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const OutOfRange& error) {
+    PyErr_SetString(PyExc_IndexError, error.what());
   } catch (const InvalidArgument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
   } catch (const TypeMismatch& error) {

@@ -42,6 +42,7 @@ Kind kind_from_name(const char* name) {
   if (std::strcmp(name, "cupy") == 0) return Kind::kCuPy;
   if (std::strcmp(name, "jax") == 0) return Kind::kJax;
   if (std::strcmp(name, "buffer") == 0) return Kind::kBuffer;
+  if (std::strcmp(name, "membound") == 0) return Kind::kArray;
   return Kind::kDlpack;
 }
 

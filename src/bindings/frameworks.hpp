@@ -18,9 +18,10 @@ enum class Kind : std::uint8_t {
   kJax,     // forwarded to membound.jax
   kBuffer,  // the buffer protocol: memoryview, array.array
   kDlpack,  // __dlpack__
+  kArray,   // membound's NDArray
 };
 
-inline constexpr int kKinds = 6;
+inline constexpr int kKinds = 7;
 
 // The functions of a framework that C++ needs, with the names of membound.arrays.Framework. Made
 // once per framework and never freed.

@@ -8,6 +8,7 @@
 
 #include "core/check.hpp"
 #include "errors.hpp"
+#include "membound/ndarray.hpp"
 
 namespace membound::python {
 
@@ -262,6 +263,14 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
   }
 }
 
+// ---- membound's own arrays ----------------------------------------------------------------------
+
+void load_ndarray(PyObject* object, LoadedArray& loaded) {
+  const NDArray& array = *nb::inst_ptr<NDArray>(object);
+  loaded.view = array.view();
+  loaded.writable = array.writable();
+}
+
 // ---- anything with __dlpack__ -------------------------------------------------------------------
 
 // CUDA's numbering in the standard: 1 is the legacy default stream, 0 is not allowed.
@@ -292,6 +301,8 @@ nb::object export_capsule(nb::handle array, nb::handle stream) {
   return method(nb::arg("stream") = stream);
 }
 
+}  // namespace
+
 void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loaded) {
   const nb::handle source(array);
   const Device device = device_from_dlpack(dlpack_device(source, site), site);
@@ -306,7 +317,9 @@ void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loa
                    loaded.view);
 }
 
-}  // namespace
+void load_tensor(const dlpack::Tensor& tensor, Site site, LoadedArray& loaded) {
+  view_from_dlpack(tensor, Py_None, site, loaded.view);
+}
 
 void load_array(PyObject* array, const Framework& framework, Site site, StreamView device_stream,
                 LoadedArray& loaded) {
@@ -316,6 +329,7 @@ void load_array(PyObject* array, const Framework& framework, Site site, StreamVi
     case Kind::kCuPy: return load_cupy(array, site, loaded);
     case Kind::kBuffer: return load_buffer(array, site, loaded);
     case Kind::kDlpack: return load_dlpack(array, site, device_stream, loaded);
+    case Kind::kArray: return load_ndarray(array, loaded);
     case Kind::kJax:
       fail<TypeMismatch>(site.op, "argument '", site.argument, "' is a JAX array, 'x' is not");
   }

@@ -27,6 +27,11 @@ struct LoadedArray {
 void load_array(PyObject* array, const Framework& framework, Site site, StreamView device_stream,
                 LoadedArray& loaded);
 
+// The same by __dlpack__, for any type that has it.
+void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loaded);
+// A DLPack tensor; `loaded` does not keep its memory.
+void load_tensor(const dlpack::Tensor& tensor, Site site, LoadedArray& loaded);
+
 // The dtype of a NumPy dtype object, given its kind letter and item size.
 DType dtype_from_numpy(char kind, std::int64_t item_size, nb::handle dtype, Site site);
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "activation.hpp"
+#include "array/array.hpp"
 #include "buffer.hpp"
 #include "call.hpp"
 #include "errors.hpp"
@@ -92,6 +93,7 @@ NB_MODULE(_core, module) {
   module.attr("DTYPE_CODES") = mp::dtype_codes();
   module.attr("ACTIVATIONS") = mp::activations();
   mp::register_errors(module);
+  mp::bind_arrays(module);
   mp::bind_buffer(module);
   mp::bind_devices(module);
   mp::bind_jax_ffi(module);

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from membound._core import DTYPE_CODES, new_buffer
+from membound._core import DTYPE_CODES, NDArray, new_buffer
 
 
 class Framework(NamedTuple):
@@ -46,6 +46,8 @@ class Framework(NamedTuple):
 
 def classify(array: object) -> Framework | str:
     """The framework that reads an array, or the end of an error message if there is none."""
+    if type(array) is NDArray:
+        return _ndarray()
     for name, framework_of in _FRAMEWORKS.items():
         module = sys.modules.get(name)
         if module is not None:
@@ -270,7 +272,7 @@ def _cupy() -> Framework:
     )
 
 
-# --- JAX, and what has no framework ---
+# --- JAX, our own arrays, and what has no framework ---
 
 
 def _of_jax(jax: ModuleType, array: object) -> Framework | None:
@@ -281,6 +283,11 @@ def _of_jax(jax: ModuleType, array: object) -> Framework | None:
 @functools.cache
 def _jax() -> Framework:
     return Framework(name="jax")
+
+
+@functools.cache
+def _ndarray() -> Framework:
+    return Framework(name="membound")
 
 
 @functools.cache

@@ -137,8 +137,8 @@ def every_back_end_in_every_layer(root: Path) -> list[str]:
 def no_op_outside_the_list(root: Path) -> list[str]:
     """A file in an op's place belongs to an op of cpp/ops.cmake, a kernel to a back end.
 
-    But for device.cu, whose kernel tells what the others were compiled for, and for the table of
-    what the tables of ops have in common.
+    But for device.cu, whose kernel tells what the others were compiled for, for the table of what
+    the tables of ops have in common, and for arrays, which are no op.
     """
     places = {
         "include/membound/ops/*.hpp": ops(root),
@@ -151,7 +151,8 @@ def no_op_outside_the_list(root: Path) -> list[str]:
         f"{path.relative_to(root).as_posix()} belongs to nothing in cpp/ops.cmake"
         for place, known in places.items()
         for path in sorted(root.glob(place))
-        if not any(path.stem == op or path.stem.startswith(op + "_") for op in known)
+        if path.parent.name != "array"
+        and not any(path.stem == op or path.stem.startswith(op + "_") for op in known)
     ]
 
 
@@ -404,8 +405,8 @@ FOLDERS = {
     "cpp/cuda": (163, 22_200),
     "cpp/cuda/norm": (59, 8_100),
     "cpp/cuda/row": (32, 4_450),
-    "src": (228, 29_690),
-    "src/bindings": (82, 8_450),
+    "src": (233, 31_500),
+    "src/bindings": (88, 9_950),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (20, 2_850),
     "src/membound/check": (12, 1_790),

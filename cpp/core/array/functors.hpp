@@ -246,7 +246,8 @@ MEMBOUND_FUNCTOR_2(Subtract, { return static_cast<A>(x - y); })
 // Rounds down, as Python does. Integers: x / 0 is 0, and the lowest number over -1 is itself.
 MEMBOUND_FUNCTOR_2(FloorDivide, {
   if constexpr (scalar::Number<A>::kFloating) {
-    if (y == 0 || scalar::fabs(x) == scalar::Number<A>::kInfinity) return x / y;
+    constexpr A kInfinity = scalar::Number<A>::kInfinity;
+    if (y == 0 || scalar::fabs(x) == kInfinity || scalar::fabs(y) == kInfinity) return x / y;
     const A rest = scalar::fmod(x, y);
     A quotient = (x - rest) / y;
     if (rest != 0 && (y < 0) != (rest < 0)) quotient -= 1;

@@ -107,10 +107,16 @@ MEMBOUND_SCALAR To convert_to(From from) {
   if constexpr (kSameType<To, bool>) {
     return from != From(0);
   } else if constexpr (Number<From>::kFloating && !Number<To>::kFloating) {
-    // The bounds as floats: kHighest may round up, to the first number beyond.
+    // Selections, no branches: loops of this are vectorised. kBelow is the largest float that To
+    // holds; kHighest as a float may be the first beyond.
+    constexpr From kRoundsUp = sizeof(From) == 4 ? From(0x1p-24) : From(0x1p-53);
     constexpr From kLowest = From(Number<To>::kLowest), kHighest = From(Number<To>::kHighest);
-    if (!(from > kLowest)) return from != from ? To(0) : Number<To>::kLowest;
-    return from >= kHighest ? Number<To>::kHighest : static_cast<To>(from);
+    constexpr bool kExact = 8 * sizeof(To) <= (sizeof(From) == 4 ? 24 : 53);
+    constexpr From kBelow = kExact ? kHighest : kHighest - kHighest * kRoundsUp;
+    const From above = from > kLowest ? from : kLowest;
+    const To whole = static_cast<To>(above < kBelow ? above : kBelow);
+    const To most = from >= kHighest ? Number<To>::kHighest : whole;
+    return from == from ? most : To(0);
   } else {
     return static_cast<To>(from);
   }

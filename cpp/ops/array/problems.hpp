@@ -59,7 +59,7 @@ struct ArrayCopy {
 // kSum .. kMax: in accumulate_dtype for floating dtypes, in int64 or uint64 for integers and bool,
 // converted to the result's dtype once. kMin and kMax return a NaN if there is one; kArgMin and
 // kArgMax, whose result is int64, the first place of it or of the extreme value, counted in the C
-// order of the reduced dimensions. kAny and kAll give bool. kCountNonzero gives int64.
+// order of the reduced dimensions. kAny and kAll give bool.
 enum class ReduceOp : std::uint8_t {
   kSum,
   kProd,
@@ -70,7 +70,6 @@ enum class ReduceOp : std::uint8_t {
   kArgMax,
   kAny,
   kAll,
-  kCountNonzero,
 };
 
 // One result per element of `kept`; each over all of `reduced`, which may have 0 elements (kSum: 0,
@@ -164,10 +163,10 @@ struct ArrayMatmul {
   std::int64_t result_strides[2], a_strides[2], b_strides[2];
 };
 
-enum class RandomKind : std::uint8_t { kBits, kUniform, kNormal, kIntegers };
+enum class RandomKind : std::uint8_t { kUniform, kNormal, kIntegers };
 
-// Element i of a contiguous array from Philox4x32-10 with this seed and counter + i / k, where
-// k elements share a block: see core/array/philox.hpp, which computes them on both back ends.
+// Element i of a contiguous array comes from block counter + i / per_block(dtype) of this seed; see
+// core/array/philox.hpp, which both back ends compute with. Integers always have 2 a block.
 struct ArrayRandom {
   RandomKind kind;
   std::uint64_t seed, counter;

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "core/dispatch.hpp"
+#include "cpu/array/blocks.hpp"
+#include "cpu/array/reduce.hpp"
+#include "cpu/pairwise.hpp"
+#include "cpu/parallel.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+template <class T>
+bool is_nan(T value) {
+  return value != value;
+}
+
+// Where the first extreme value of a part is, or its first NaN.
+template <class T>
+struct Found {
+  T value;
+  std::int64_t index;
+
+  // Whether a later part's value replaces this one.
+  bool loses_to(T other, bool smallest) const {
+    if (is_nan(value)) return false;
+    return is_nan(other) || (smallest ? other < value : other > value);
+  }
+};
+
+template <class T>
+class ArgReduction {
+ public:
+  explicit ArgReduction(const ArrayReduction& problem)
+      : problem_(problem),
+        smallest_(problem.op == ReduceOp::kArgMin),
+        outputs_(problem.kept.size()),
+        count_(problem.reduced.size()),
+        chunks_((count_ + kChunk - 1) / kChunk),
+        dtype_(kernel_dtype(problem.source.dtype)),
+        source_(problem.source),
+        found_(static_cast<std::size_t>(chunks_ * outputs_)) {
+    dims_ = problem.kept;
+    for (int axis = 0; axis < problem.reduced.rank; ++axis) {
+      dims_.shape[dims_.rank] = problem.reduced.shape[axis];
+      source_.strides[dims_.rank++] = problem.reduced_strides[axis];
+    }
+    dims_ = at_least_one(dims_);
+  }
+
+  void run() {
+    const std::int64_t grain = std::max<std::int64_t>(2 * kChunk / count_, 1);
+    parallel_for(chunks_ * outputs_, grain, [&](std::int64_t first, std::int64_t last) {
+      BlockReader reader(dims_, source_, dtype_, kTreeBlock, kernels());
+      for (std::int64_t at = first; at < last; ++at) {
+        const std::int64_t begin = at % chunks_ * kChunk;
+        found_[static_cast<std::size_t>(at)] =
+            search(reader, at / chunks_, begin, std::min(begin + kChunk, count_));
+      }
+    });
+    for (std::int64_t output = 0; output < outputs_; ++output) write(output);
+  }
+
+ private:
+  Found<T> search(BlockReader& reader, std::int64_t output, std::int64_t first,
+                  std::int64_t last) const {
+    Found<T> best{T(), -1};
+    for (std::int64_t at = first; at < last; at += kTreeBlock) {
+      const std::int64_t count = std::min(kTreeBlock, last - at);
+      const T* values = static_cast<const T*>(reader.read(output * count_ + at, count));
+      T extreme;
+      kernels().array_reduce_rows({smallest_ ? ElementwiseOp::kMinimum : ElementwiseOp::kMaximum,
+                                   dtype_, values, 1, 0, count, &extreme});
+      if (best.index >= 0 && !best.loses_to(extreme, smallest_)) continue;
+      const auto matches = [&](T value) { return value == extreme || is_nan(value); };
+      best = {extreme, at + (std::find_if(values, values + count, matches) - values)};
+    }
+    return best;
+  }
+  void write(std::int64_t output) {
+    Found<T>* parts = &found_[static_cast<std::size_t>(output * chunks_)];
+    Found<T> best = parts[0];
+    for (std::int64_t chunk = 1; chunk < chunks_; ++chunk) {
+      if (best.loses_to(parts[chunk].value, smallest_)) best = parts[chunk];
+    }
+    scatter_elements(kept_, problem_.result, output, 1, &best.index);
+  }
+
+  const ArrayReduction& problem_;
+  const bool smallest_;
+  const std::int64_t outputs_, count_, chunks_;
+  const DType dtype_;
+  ArrayOperand source_;
+  ArrayDims dims_, kept_ = at_least_one(problem_.kept);
+  std::vector<Found<T>> found_;
+};
+
+}  // namespace
+
+void array_arg_reduce(const ArrayReduction& problem) {
+  dispatch_plain(kernel_dtype(problem.source.dtype), "argmax",
+                 [&]<class T>() { ArgReduction<T>(problem).run(); });
+}
+
+}  // namespace membound::cpu

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "cpu/array/blocks.hpp"
+#include "cpu/parallel.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+constexpr std::int64_t kElementsPerPart = 16 << 10;
+
+// Walks several operands at once, run by run along the last dimension.
+template <int kOperands>
+class Walk {
+ public:
+  using Strides = const std::int64_t* const (&)[kOperands];
+
+  Walk(const ArrayDims& dims, Strides strides) : dims_(dims) {
+    std::copy_n(strides, kOperands, strides_);
+  }
+  // Calls body(offsets, count).
+  template <class Body>
+  void each_run(std::int64_t first, std::int64_t count, Body body) {
+    const int last = dims_.rank - 1;
+    while (count > 0) {
+      std::int64_t offsets[kOperands] = {}, rest = first;
+      const std::int64_t left = dims_.shape[last] - first % dims_.shape[last];
+      for (int axis = last; axis >= 0; --axis) {
+        const std::int64_t place = rest % dims_.shape[axis];
+        rest /= dims_.shape[axis];
+        for (int i = 0; i < kOperands; ++i) offsets[i] += place * strides_[i][axis];
+      }
+      const std::int64_t run = std::min(left, count);
+      body(offsets, run);
+      first += run;
+      count -= run;
+    }
+  }
+
+ private:
+  const ArrayDims& dims_;
+  const std::int64_t* strides_[kOperands];
+};
+
+template <class T>
+class Gather {
+ public:
+  explicit Gather(const ArrayGather& problem)
+      : problem_(problem), dims_(at_least_one(problem.dims)) {
+    if (problem.dims.rank == 0) {
+      problem_.indexed.strides[0] = problem_.other.strides[0] = problem_.offset_strides[0] = 0;
+    }
+    if (problem_.other.data == nullptr) problem_.other.data = problem_.other.scalar;
+  }
+  // Scattered elements may coincide, and the last one stays: in order, on one thread.
+  void run() {
+    if (problem_.is_scatter) return part(0, dims_.size());
+    parallel_for(dims_.size(), kElementsPerPart,
+                 [&](std::int64_t first, std::int64_t last) { part(first, last); });
+  }
+
+ private:
+  void part(std::int64_t first, std::int64_t last) const {
+    const int inner = dims_.rank - 1;
+    const std::int64_t step = problem_.indexed.strides[inner];
+    const std::int64_t offset_step = problem_.offset_strides[inner];
+    const std::int64_t other_step = problem_.other.strides[inner];
+    T* indexed = static_cast<T*>(problem_.indexed.data);
+    T* other = static_cast<T*>(problem_.other.data);
+    const std::int64_t* const strides[] = {problem_.indexed.strides, problem_.offset_strides,
+                                           problem_.other.strides};
+    Walk<3>(dims_, strides)
+        .each_run(first, last - first, [&](const std::int64_t* at, std::int64_t count) {
+          T* x = indexed + at[0];
+          const std::int64_t* offset = problem_.offsets + at[1];
+          T* y = other + at[2];
+          if (offset_step == 0 && step == 1 && other_step == 1) {
+            T* row = x + *offset;
+            std::memcpy(problem_.is_scatter ? row : y, problem_.is_scatter ? y : row,
+                        static_cast<std::size_t>(count) * sizeof(T));
+            return;
+          }
+          for (std::int64_t i = 0; i < count; ++i) {
+            T& element = x[i * step + offset[i * offset_step]];
+            problem_.is_scatter ? element = y[i * other_step] : y[i * other_step] = element;
+          }
+        });
+  }
+
+  ArrayGather problem_;
+  const ArrayDims dims_;
+};
+
+}  // namespace
+
+void array_gather(const ArrayGather& problem) {
+  with_bytes(size_in_bytes(problem.indexed.dtype), [&]<class T>(T) { Gather<T>(problem).run(); });
+}
+
+BadIndex array_index_offsets(const ArrayIndexOffsets& problem) {
+  const KernelTable& table = kernels();
+  const ArrayDims dims = at_least_one(problem.dims);
+  const std::int64_t block = block_elements(DType::kInt64);
+  std::atomic<std::int64_t> first_bad{dims.size()};
+  const auto place_of = [](std::int64_t index, std::int64_t extent) {
+    return index < 0 ? index + extent : index;
+  };
+  parallel_for(dims.size(), kElementsPerPart, [&](std::int64_t first, std::int64_t last) {
+    for (int axis = 0; axis < problem.indexed; ++axis) {
+      BlockReader reader(dims, problem.indices[axis], DType::kInt64, block, table);
+      const std::int64_t extent = problem.extents[axis], stride = problem.strides[axis];
+      each_block(dims, first, last, block, true, [&](std::int64_t at, std::int64_t count) {
+        const auto* indices = static_cast<const std::int64_t*>(reader.read(at, count));
+        std::int64_t* to = problem.offsets + at;
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t place = place_of(indices[i], extent);
+          if (place < 0 || place >= extent) {
+            std::int64_t known = first_bad.load(std::memory_order_relaxed);
+            while (at + i < known && !first_bad.compare_exchange_weak(known, at + i)) {
+            }
+          }
+          to[i] = (axis == 0 ? 0 : to[i]) + place * stride;
+        }
+      });
+    }
+  });
+  BadIndex bad;
+  if (first_bad == dims.size()) return bad;
+  bad.element = first_bad;
+  for (int axis = 0; axis < problem.indexed; ++axis) {
+    BlockReader reader(dims, problem.indices[axis], DType::kInt64, block, table);
+    const auto index = *static_cast<const std::int64_t*>(reader.read(bad.element, 1));
+    const std::int64_t place = place_of(index, problem.extents[axis]);
+    if (place >= 0 && place < problem.extents[axis]) continue;
+    bad.axis = axis;
+    bad.index = index;
+    break;
+  }
+  return bad;
+}
+
+std::int64_t array_count_true(const bool* mask, std::int64_t count) {
+  std::atomic<std::int64_t> total{0};
+  parallel_for(count, 8 * kElementsPerPart, [&](std::int64_t first, std::int64_t last) {
+    total += std::count(mask + first, mask + last, true);
+  });
+  return total;
+}
+
+void array_nonzero(const ArrayNonzero& problem) {
+  const ArrayDims& dims = problem.dims;
+  const int last = dims.rank - 1;
+  const std::int64_t row = dims.rank > 0 ? dims.shape[last] : 1, rows = dims.size() / row;
+  std::int64_t place[kMaxRank] = {}, found = 0;
+  for (std::int64_t at = 0; at < rows; ++at) {
+    const bool* mask = problem.mask + at * row;
+    const bool* end = mask + row;
+    for (const bool* next = std::find(mask, end, true); next != end;
+         next = std::find(next + 1, end, true), ++found) {
+      for (int axis = 0; axis < last; ++axis) problem.indices[axis][found] = place[axis];
+      if (last >= 0) problem.indices[last][found] = next - mask;
+    }
+    for (int axis = last - 1; axis >= 0; --axis) {
+      if (++place[axis] < dims.shape[axis]) break;
+      place[axis] = 0;
+    }
+  }
+}
+
+}  // namespace membound::cpu

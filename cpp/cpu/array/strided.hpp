@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/array/problems.hpp"
+
+// Elements of an operand in C order, to and from contiguous memory, as raw bytes.
+namespace membound::cpu {
+
+inline std::int64_t size_in_bytes(DType dtype) {
+  return static_cast<std::int64_t>(dtype_size(dtype));
+}
+
+// Calls body(element offset, count) for runs along the last dimension that make up the elements
+// [first, first + count). dims has at least one dimension.
+template <class Body>
+void each_run(const ArrayDims& dims, const std::int64_t* strides, std::int64_t first,
+              std::int64_t count, Body body) {
+  const int last = dims.rank - 1;
+  std::int64_t place[kMaxRank];
+  std::int64_t offset = 0;
+  for (int axis = last; axis >= 0; --axis) {
+    place[axis] = first % dims.shape[axis];
+    first /= dims.shape[axis];
+    offset += place[axis] * strides[axis];
+  }
+  for (;;) {
+    const std::int64_t left = dims.shape[last] - place[last];
+    const std::int64_t run = left < count ? left : count;
+    body(offset, run);
+    count -= run;
+    if (count == 0) return;
+    offset -= place[last] * strides[last];
+    place[last] = 0;
+    for (int axis = last - 1; axis >= 0; --axis) {
+      offset += strides[axis];
+      if (++place[axis] < dims.shape[axis]) break;
+      offset -= dims.shape[axis] * strides[axis];
+      place[axis] = 0;
+    }
+  }
+}
+
+// Calls body(T{}) with an unsigned integer of that many bytes.
+template <class Body>
+void with_bytes(std::int64_t bytes, Body body) {
+  switch (bytes) {
+    case 1: return body(std::uint8_t{});
+    case 2: return body(std::uint16_t{});
+    case 4: return body(std::uint32_t{});
+    default: return body(std::uint64_t{});
+  }
+}
+
+inline void gather_elements(const ArrayDims& dims, const ArrayOperand& from, std::int64_t first,
+                            std::int64_t count, void* packed) {
+  const std::int64_t stride = from.strides[dims.rank - 1];
+  with_bytes(size_in_bytes(from.dtype), [&]<class T>(T) {
+    const T* data = static_cast<const T*>(from.data);
+    T* to = static_cast<T*>(packed);
+    each_run(dims, from.strides, first, count, [&](std::int64_t offset, std::int64_t run) {
+      const T* x = data + offset;
+      if (stride == 1 && run >= 16) {
+        std::memcpy(to, x, static_cast<std::size_t>(run) * sizeof(T));
+      } else {
+        for (std::int64_t i = 0; i < run; ++i) to[i] = x[i * stride];
+      }
+      to += run;
+    });
+  });
+}
+
+inline void scatter_elements(const ArrayDims& dims, const ArrayOperand& result, std::int64_t first,
+                             std::int64_t count, const void* packed) {
+  const std::int64_t stride = result.strides[dims.rank - 1];
+  with_bytes(size_in_bytes(result.dtype), [&]<class T>(T) {
+    T* data = static_cast<T*>(result.data);
+    const T* from = static_cast<const T*>(packed);
+    each_run(dims, result.strides, first, count, [&](std::int64_t offset, std::int64_t run) {
+      T* y = data + offset;
+      for (std::int64_t i = 0; i < run; ++i) y[i * stride] = from[i];
+      from += run;
+    });
+  });
+}
+
+// Element i of the C order lies at i times the last stride: one even run.
+inline bool is_one_run(const ArrayDims& dims, const std::int64_t* strides) {
+  for (int axis = 0; axis + 1 < dims.rank; ++axis) {
+    if (strides[axis] != strides[axis + 1] * dims.shape[axis + 1]) return false;
+  }
+  return true;
+}
+inline bool is_dense(const ArrayDims& dims, const std::int64_t* strides) {
+  return dims.rank == 0 || (strides[dims.rank - 1] == 1 && is_one_run(dims, strides));
+}
+
+}  // namespace membound::cpu
