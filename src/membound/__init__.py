@@ -24,9 +24,12 @@ NumPy on GPUs device="cuda" of a call; staging_options, set_staging_options, cac
               release_staging
 
 Gradients of torch tensors are recorded. ``membound.torch`` has modules, ``patch`` and the functions
-for compiled code, ``membound.jax`` the functions for jit, grad and sharding.
+for compiled code, ``membound.jax`` the functions for jit, grad and sharding. ``membound.ndarray``
+is an array of its own, with the functions of the array-API standard.
 On the command line: ``python -m membound info``, ``check`` and ``bench``.
 """
+
+import importlib
 
 from membound import _spellings
 from membound._core import (
@@ -150,6 +153,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "ndarray":  # most programs need none of it
+        return importlib.import_module("membound.ndarray")
     raise _spellings.missing_attribute(name, __all__)
 
 

@@ -111,8 +111,15 @@ def check_jax(names: dict[str, Any]) -> None:
     assert float(jnp.abs(names["dweight"] - right).max()) < 1e-6
 
 
+def check_ndarray(names: dict[str, Any]) -> None:
+    rows = names["rows"].tolist()
+    assert rows == [[8.0, 0.0, 0.0, 0.0], [0.0, 1.5, 2.0, 3.0]]
+    assert abs(float(names["nd"].sum(names["y"])) - 2) < 1e-6
+
+
 # A name that only this example has, and what must hold after it; the first that fits.
 CHECKS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
+    ("nd", check_ndarray),
     ("rotated", check_rope),
     ("gate_up", check_activation),
     ("keys", check_cache),

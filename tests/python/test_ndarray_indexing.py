@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of every kind, read and written, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as of_numpy
+from ndarrays import DEVICES, DTYPES, assert_same, every, shapes, strided, to_ndarray, values
+
+import membound.ndarray as nd
+
+
+@st.composite
+def basic_cases(draw):
+    x = draw(values())
+    return x, draw(of_numpy.basic_indices(x.shape, allow_newaxis=True))
+
+
+@st.composite
+def array_keys(draw):
+    """An array, and a key with index arrays, masks, integers, slices, None and Ellipsis."""
+    x = draw(values(shape=draw(shapes(min_dims=1, max_dims=4).filter(lambda s: 0 not in s))))
+    common = draw(shapes(max_side=3, max_dims=2))
+    key, axis = [], 0
+    while axis < x.ndim:
+        kind = draw(st.sampled_from(("array", "array", "integer", "slice", "mask", "ellipsis")))
+        length = x.shape[axis]
+        if kind == "ellipsis":
+            if Ellipsis not in [part for part in key if not isinstance(part, np.ndarray)]:
+                key.append(Ellipsis)
+                axis += draw(st.integers(0, x.ndim - axis))
+            continue
+        if kind == "array":
+            dtype = draw(st.sampled_from(("int64", "int32", "int8", "uint8")))
+            lowest = -length if dtype[0] == "i" else 0
+            indices = st.integers(lowest, length - 1)
+            key.append(draw(of_numpy.arrays(dtype, common, elements=indices)))
+        elif kind == "integer":
+            key.append(draw(st.integers(-length, length - 1)))
+        elif kind == "slice":
+            key.append(draw(st.slices(length)))
+        elif not any(isinstance(part, np.ndarray) for part in key):
+            # Two masks or a mask and an array need equal numbers of elements.
+            covered = draw(st.integers(0, x.ndim - axis))
+            key.append(draw(of_numpy.arrays(bool, x.shape[axis : axis + covered])))
+            common = (int(key[-1].sum()),)
+            axis += covered - 1
+        else:
+            continue
+        axis += 1
+    if not any(isinstance(part, np.ndarray) for part in key):
+        key.insert(0, np.asarray(draw(st.booleans())))
+    for _ in range(draw(st.integers(0, 2))):
+        key.insert(draw(st.integers(0, len(key))), None)
+    return x, tuple(key)
+
+
+def translated(key, device):
+    if isinstance(key, tuple):
+        return tuple(translated(part, device) for part in key)
+    return nd.asarray(np.array(key), device=device) if isinstance(key, np.ndarray) else key
+
+
+@every(basic_cases(), examples=150)
+def test_basic_keys_give_views(device, case):
+    array, key = case
+    x = strided(array, device)
+    view = x[key]
+    assert_same(view, np.asarray(array[key]), key)
+    if view.size:
+        first = nd.zeros((), dtype=x.dtype, device=device)
+        view[...] = first
+        assert bool(nd.all(x[key] == first))
+
+
+@every(basic_cases(), st.data(), examples=90)
+def test_writing_to_basic_keys(device, case, data):
+    array, key = case
+    expected = np.array(array)
+    x = strided(array, device)
+    part = np.asarray(array[key])
+    shape = tuple(length if data.draw(st.booleans()) else 1 for length in part.shape)
+    value = data.draw(values([array.dtype.name], shape))
+    expected[key] = value
+    x[key] = strided(value, device)
+    assert_same(x, expected, key)
+
+
+@every(array_keys(), examples=180)
+def test_keys_with_arrays(device, case):
+    array, key = case
+    assert_same(strided(array, device)[translated(key, device)], np.asarray(array[key]), key)
+
+
+@every(array_keys(), st.data(), examples=90)
+def test_writing_to_keys_with_arrays(device, case, data):
+    """Where an element is named twice the value is the same for both: any may win."""
+    array, key = case
+    expected = np.array(array)
+    x = strided(array, device)
+    value = data.draw(values([array.dtype.name], ()))
+    expected[key] = value
+    x[translated(key, device)] = strided(value, device)
+    assert_same(x, expected, key)
+
+
+@every(values(shape=(4, 3)), st.permutations(range(4)), examples=30)
+def test_writing_rows_in_another_order(device, array, order):
+    expected = np.array(array)
+    x = strided(array, device)
+    expected[list(order)] = np.array(array)
+    x[nd.asarray(list(order), device=device)] = strided(array, device)
+    assert_same(x, expected)
+
+
+@every(values(), st.data(), examples=40)
+def test_a_mask_takes_a_value_for_each_element(device, array, data):
+    mask = data.draw(of_numpy.arrays(bool, array.shape))
+    count = int(mask.sum())
+    value = data.draw(values([array.dtype.name], (count,)))
+    expected = np.array(array)
+    expected[mask] = value
+    x = strided(array, device)
+    x[nd.asarray(mask, device=device, copy=True)] = strided(value, device)
+    assert_same(x, expected)
+
+
+@st.composite
+def overlaps(draw):
+    """Two keys of one array whose results have one shape."""
+    length = draw(st.integers(2, 300))
+    count = draw(st.integers(1, length))
+    steps = []
+    for _ in range(2):
+        most = (length - 1) // max(count - 1, 1)
+        step = draw(st.integers(1, max(1, min(most, 3))))
+        first = draw(st.integers(0, length - 1 - (count - 1) * step))
+        last = first + (count - 1) * step
+        forward = slice(first, last + 1, step)
+        backward = slice(last, first - 1 if first else None, -step)
+        steps.append(draw(st.sampled_from((forward, backward))))
+    return length, steps[0], steps[1]
+
+
+@every(overlaps(), st.sampled_from(DTYPES), examples=120)
+def test_overlapping_writes_read_before_they_write(device, case, dtype):
+    length, target, source = case
+    for rows in (1, 3):
+        array = (np.arange(rows * length) % 120).reshape(rows, length).astype("f4")
+        x = nd.astype(to_ndarray(array, device), dtype)
+        expected = np.array(nd.astype(x, nd.float32).to_device("cpu"))
+        expected[:, target] = np.array(expected[:, source])
+        x[:, target] = x[:, source]
+        assert_same(nd.astype(x, nd.float32), expected, case)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_transposed_copy_of_itself(device):
+    array = np.arange(49.0).reshape(7, 7)
+    x = to_ndarray(array, device)
+    x[...] = x.T
+    assert_same(x, array.T)
+    x += x.T
+    assert_same(x, array.T + array)
+
+
+X = nd.reshape(nd.arange(6), (2, 3))
+WRONG_KEYS = [
+    (2, IndexError, "index"),
+    ((0, 0, 0), IndexError, "2 indices, got 3"),
+    ((..., ...), IndexError, "llipsis"),
+    (nd.asarray([0, 2]), IndexError, "2"),
+    (nd.asarray([0.0]), IndexError, "float64"),
+    (nd.asarray([True, False, True]), IndexError, r"\(2,\)"),
+    ((nd.asarray([0, 1]), nd.asarray([0, 1, 1])), (IndexError, ValueError), "shape|broadcast"),
+    ("name", IndexError, "str"),
+    ((nd.asarray([0]), 1.5), IndexError, "float"),
+]
+
+
+@pytest.mark.parametrize(("key", "error", "text"), WRONG_KEYS)
+def test_wrong_keys(key, error, text):
+    with pytest.raises(error, match=text):
+        X[key]
+    with pytest.raises(error, match=text):
+        X[key] = 1
+
+
+WRONG_VALUES = [
+    (nd.int64, 1.5, TypeError),
+    (nd.int8, 300, ValueError),
+    (nd.uint8, -1, ValueError),
+    (nd.int64, nd.asarray(1.5), TypeError),
+    (nd.bool, nd.asarray(1), TypeError),
+    (nd.float32, nd.ones(4), ValueError),
+    (nd.float32, "text", TypeError),
+    (nd.float32, 1j, TypeError),
+]
+
+
+@pytest.mark.parametrize(
+    "key", [..., slice(0, 2), nd.asarray([1, 0]), nd.asarray([True, True, True])], ids=repr
+)
+@pytest.mark.parametrize(("dtype", "value", "error"), WRONG_VALUES)
+def test_values_that_an_assignment_does_not_take(dtype, value, error, key):
+    x = nd.zeros(3, dtype=dtype)
+    with pytest.raises(error):
+        x[key] = value
+    assert not nd.any(x)
+
+
+def test_assignment_casts_within_a_kind():
+    x = nd.zeros(2, dtype=nd.float32)
+    x[0] = nd.asarray(1.5, dtype=nd.float64)
+    x[1] = nd.asarray(3, dtype=nd.int8)
+    assert x.tolist() == [1.5, 3.0]
+
+
+def test_a_repeated_element_takes_no_writes():
+    x = nd.broadcast_to(nd.zeros(3), (2, 3))
+    with pytest.raises(ValueError, match=r"overlap|broadcast|share"):
+        x[0] = 1.0

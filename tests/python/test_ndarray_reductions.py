@@ -1,0 +1,265 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions over any axes, cumulative sums, sorting and sets, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from ndarrays import (
+    DEVICES,
+    FLOATS,
+    INTEGERS,
+    assert_same,
+    every,
+    shapes,
+    strided,
+    to_ndarray,
+    to_numpy,
+    values,
+)
+
+import membound
+import membound.ndarray as nd
+
+NUMBERS = [*INTEGERS, *FLOATS]
+TOLERANCE = {"bfloat16": 8e-3, "float16": 1e-3, "float32": 1e-5, "float64": 1e-12}
+
+
+@st.composite
+def reductions(draw, dtypes, min_side=0, finite=True):
+    shape = tuple(max(length, min_side) for length in draw(shapes()))
+    array = draw(values(dtypes, shape, finite=finite))
+    axes = st.lists(st.integers(0, len(shape) - 1), unique=True) if shape else st.just([])
+    signs = draw(st.lists(st.booleans(), min_size=4, max_size=4))
+    chosen = [axis - len(shape) if sign else axis for axis, sign in zip(draw(axes), signs)]  # noqa: B905
+    one = st.just(chosen[0]) if chosen else st.just(None)
+    axis = draw(st.one_of(st.none(), st.just(tuple(chosen)), one))
+    return array, axis, draw(st.booleans())
+
+
+def accumulated(array):
+    kind = array.dtype.kind
+    return {"i": np.int64, "u": np.uint64}.get(kind, np.float64)
+
+
+@every(reductions(NUMBERS), st.sampled_from(["sum", "prod"]), examples=120)
+def test_sums_and_products(device, case, name):
+    array, axis, keepdims = case
+    result = getattr(nd, name)(strided(array, device), axis=axis, keepdims=keepdims)
+    expected = getattr(np, name)(array, axis=axis, keepdims=keepdims, dtype=accumulated(array))
+    expected = np.asarray(expected)
+    if array.dtype.kind in "iu":
+        assert_same(result, expected)
+        return
+    assert result.dtype.name == array.dtype.name
+    assert result.shape == expected.shape
+    found = to_numpy(result).astype(np.float64)
+    with np.errstate(all="ignore"):
+        rounded = expected.astype(array.dtype).astype(np.float64)
+    np.testing.assert_allclose(found, rounded, rtol=TOLERANCE[array.dtype.name], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty", "ignore:Degrees of freedom")
+@pytest.mark.filterwarnings("ignore:invalid value")
+@every(reductions(FLOATS), st.sampled_from(["mean", "var", "std"]), examples=90)
+def test_moments(device, case, name):
+    array, axis, keepdims = case
+    result = getattr(nd, name)(strided(array, device), axis=axis, keepdims=keepdims)
+    expected = getattr(np, name)(array.astype(np.float64), axis=axis, keepdims=keepdims)
+    expected = np.asarray(expected)
+    assert result.dtype.name == array.dtype.name
+    assert result.shape == expected.shape
+    tolerance = TOLERANCE[array.dtype.name]
+    np.testing.assert_allclose(
+        to_numpy(result).astype(np.float64), expected, rtol=tolerance, atol=tolerance
+    )
+
+
+@every(
+    reductions(NUMBERS, min_side=1, finite=False),
+    st.sampled_from(["max", "min"]),
+    examples=120,
+)
+def test_extremes(device, case, name):
+    array, axis, keepdims = case
+    result = getattr(nd, name)(strided(array, device), axis=axis, keepdims=keepdims)
+    wide = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    with np.errstate(all="ignore"):
+        expected = np.asarray(getattr(np, name)(wide, axis=axis, keepdims=keepdims))
+    assert_same(result, expected.astype(array.dtype))
+
+
+@every(
+    reductions(NUMBERS, min_side=1, finite=False),
+    st.sampled_from(["argmax", "argmin"]),
+    examples=90,
+)
+def test_places_of_extremes(device, case, name):
+    array, axis, keepdims = case
+    axis = axis[0] if isinstance(axis, tuple) and axis else None if axis == () else axis
+    result = getattr(nd, name)(strided(array, device), axis=axis, keepdims=keepdims)
+    wide = array.astype(np.float64) if array.dtype.kind not in "iu" else array
+    # NumPy flattens in the order of memory for keepdims.
+    expected = np.asarray(
+        getattr(np, name)(np.array(wide, order="C"), axis=axis, keepdims=keepdims)
+    )
+    assert_same(result, expected)
+
+
+@every(
+    reductions(["bool", *NUMBERS], finite=False),
+    st.sampled_from(["all", "any", "count_nonzero"]),
+    examples=90,
+)
+def test_tests(device, case, name):
+    array, axis, keepdims = case
+    result = getattr(nd, name)(strided(array, device), axis=axis, keepdims=keepdims)
+    expected = np.asarray(getattr(np, name)(array.astype(bool), axis=axis, keepdims=keepdims))
+    assert_same(result, expected)
+
+
+@every(values(NUMBERS, finite=True), st.booleans(), st.data(), examples=70)
+def test_cumulative(device, array, include_initial, data):
+    if array.ndim == 0:
+        return
+    axis = data.draw(st.integers(-array.ndim, array.ndim - 1))
+    for name, start in (("cumulative_sum", 0), ("cumulative_prod", 1)):
+        x = strided(array, device)
+        result = getattr(nd, name)(x, axis=axis, include_initial=include_initial)
+        function = np.cumsum if start == 0 else np.cumprod
+        expected = function(array, axis=axis, dtype=accumulated(array))
+        if include_initial:
+            head = list(array.shape)
+            head[axis] = 1
+            expected = np.concatenate([np.full(head, start, expected.dtype), expected], axis=axis)
+        assert result.shape == expected.shape
+        if array.dtype.kind in "iu":
+            assert_same(result, expected)
+        else:
+            tolerance = 4 * TOLERANCE[array.dtype.name]
+            found = to_numpy(result).astype(np.float64)
+            np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_sums_do_not_stall(device, dtype):
+    x = nd.ones(5000, dtype=dtype, device=device)
+    assert abs(float(nd.sum(x)) - 5000) <= 16  # in the dtype itself it would stay at 2048 or 256
+    assert float(nd.mean(x)) == 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_the_bits_of_sums_do_not_depend_on_threads(dtype, seed):
+    array = np.random.default_rng(seed).standard_normal((1000, 333)).astype(dtype)
+    x = to_ndarray(array)
+    before = membound.cpu_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            membound.set_cpu_threads(threads)
+            for view in (x, x.T, x[::-1]):
+                results.append([to_numpy(nd.sum(view, axis=at)).tobytes() for at in (None, 0, 1)])
+    finally:
+        membound.set_cpu_threads(before)
+    for at in range(3):
+        assert results[at] == results[at + 3] == results[at + 6]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "max", "prod"])
+def test_both_devices_agree(name, seed):
+    array = np.random.default_rng(seed).standard_normal((129, 257)).astype(np.float32)
+    for axis in (None, 0, 1):
+        mine = [
+            getattr(nd, name)(to_ndarray(array, device), axis=axis) for device in ("cpu", "cuda")
+        ]
+        np.testing.assert_allclose(*map(to_numpy, mine), rtol=1e-5)
+
+
+@every(values(["bool", *NUMBERS]), st.booleans(), st.data(), examples=90)
+def test_sorting(device, array, descending, data):
+    if array.ndim == 0:
+        return
+    axis = data.draw(st.integers(-array.ndim, array.ndim - 1))
+    x = strided(array, device)
+    result = nd.sort(x, axis=axis, descending=descending)
+    order = to_numpy(nd.argsort(x, axis=axis, descending=descending))
+    wide = array.astype(np.float64) if array.dtype.kind not in "biu" else array
+    expected = np.argsort(wide, axis=axis, stable=True)
+    if descending and wide.dtype.kind == "f":  # NaN stays last, equal elements keep their order
+        expected = np.argsort(-wide, axis=axis, stable=True)
+    elif descending:
+        turned = np.argsort(np.flip(wide, axis), axis=axis, stable=True)
+        expected = array.shape[axis] - 1 - np.flip(turned, axis)
+    np.testing.assert_array_equal(order, expected)
+    assert_same(result, np.take_along_axis(array, expected, axis))
+
+
+@every(values(["int8", "int64", "uint64", "float32", "float64"]), examples=70)
+def test_distinct_elements(device, array):
+    x = strided(array, device)
+    found = nd.unique_all(x)
+    expected, indices, inverse, counts = np.unique(
+        array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+    )
+    assert_same(found.values, expected)
+    assert_same(found.counts, counts)
+    assert_same(found.inverse_indices, inverse.reshape(array.shape))
+    np.testing.assert_array_equal(array.ravel()[to_numpy(found.indices)], expected)
+    assert_same(found.indices, indices)
+    assert_same(nd.unique_values(x), expected)
+    assert_same(nd.unique_counts(x).counts, counts)
+    assert_same(nd.unique_inverse(x).values, expected)
+
+
+@every(
+    values(["int8", "int64", "float32"]),
+    values(["int64", "float64"]),
+    st.booleans(),
+    examples=60,
+)
+def test_membership(device, first, second, invert):
+    with np.errstate(invalid="ignore"):
+        second = second.astype(first.dtype if first.dtype.kind == "f" else np.int16)
+    result = nd.isin(strided(first, device), strided(second, device), invert=invert)
+    assert_same(result, np.isin(first, second, invert=invert))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@every(
+    values(["int64", "float64"]),
+    values(["int64", "float64"]),
+    st.sampled_from(["left", "right"]),
+    examples=70,
+)
+def test_places_in_a_sorted_vector(device, known, wanted, side):
+    known, wanted = known.ravel(), wanted.astype(known.dtype)
+    order = np.argsort(known, stable=True)
+    result = nd.searchsorted(
+        strided(known, device), strided(wanted, device), side=side, sorter=to_ndarray(order, device)
+    )
+    assert_same(result, np.asarray(np.searchsorted(known, wanted, side=side, sorter=order)))
+
+
+WRONG = [
+    (lambda x: nd.sum(x, axis=2), IndexError, "sum.*'axis'.*-2 to 1.*2"),
+    (lambda x: nd.sum(x, axis=(0, 0)), ValueError, "sum"),
+    (lambda x: nd.max(x[:0]), ValueError, "max"),
+    (lambda x: nd.argmin(x[:0], axis=0), ValueError, "argmin"),
+    (lambda _: nd.sum([1, 2]), TypeError, "sum.*'x'.*list"),
+    (lambda x: nd.sum(x, dtype="floaty"), TypeError, "sum.*'dtype'.*floaty"),
+    (lambda x: nd.cumulative_sum(x), ValueError, "cumulative_sum.*'axis'"),
+    (lambda x: nd.sort(x, axis=5), IndexError, "sort.*'axis'.*-2 to 1.*5"),
+    (lambda x: nd.searchsorted(x, x), ValueError, "searchsorted.*'x1'"),
+    (lambda x: nd.searchsorted(x[0], x, side="up"), ValueError, "side.*'up'"),
+    (lambda x: nd.nonzero(x[0, 0]), ValueError, "nonzero"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), WRONG)
+def test_what_raises(call, error, text):
+    with pytest.raises(error, match=text):
+        call(nd.ones((2, 3)))
