@@ -47,25 +47,25 @@ struct SpecialisedRows {
   std::int64_t norm;
   std::int64_t layer_norm;
 };
-inline constexpr std::int64_t kStridedVectors = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kAnyVectors = std::numeric_limits<std::int64_t>::max();
 inline constexpr SpecialisedRows kSpecialisedOf16Bits[] = {
-    {64, 256, 256},   {128, 160, 224},    {160, 208, 384},          {192, 224, 768},
-    {256, 448, 896},  {1024, 1024, 1024}, {1280, 640, 768},         {1536, 512, 640},
-    {3072, 192, 320}, {4096, 192, 128},   {kStridedVectors, 64, 24}};
+    {64, 256, 256},   {128, 160, 224},    {160, 208, 384},      {192, 224, 768},
+    {256, 448, 896},  {1024, 1024, 1024}, {1280, 640, 768},     {1536, 512, 640},
+    {3072, 192, 320}, {4096, 192, 128},   {kAnyVectors, 64, 24}};
 inline constexpr SpecialisedRows kSpecialisedOf32Bits[] = {
-    {64, 288, 288},   {128, 176, 224},  {160, 208, 384},          {192, 224, 704},
-    {256, 304, 832},  {1024, 768, 768}, {1280, 384, 384},         {1536, 320, 320},
-    {2048, 128, 128}, {4096, 64, 48},   {kStridedVectors, 16, 16}};
+    {64, 288, 288},   {128, 176, 224},  {160, 208, 384},      {192, 224, 704},
+    {256, 304, 832},  {1024, 768, 768}, {1280, 384, 384},     {1536, 320, 320},
+    {2048, 128, 128}, {4096, 64, 48},   {kAnyVectors, 16, 16}};
 inline constexpr SpecialisedRows kSpecialisedOf64Bits[] = {
-    {128, 256, 256}, {640, 512, 512}, {1024, 256, 256}, {2048, 64, 64}, {kStridedVectors, 16, 16}};
+    {128, 256, 256}, {640, 512, 512}, {1024, 256, 256}, {2048, 64, 64}, {kAnyVectors, 16, 16}};
 // Odd widths, whose rows are mostly unaligned (bfloat16 64 x 301: 3.5 us, persistent 6.1; 384 x
 // 301: 12.8, persistent 6.5).
 inline constexpr SpecialisedRows kSpecialisedOfUnaligned[] = {
-    {32, 112, 128},  {64, 160, 160},  {128, 80, 96},   {768, 224, 256},          {1280, 144, 160},
-    {1536, 64, 144}, {2048, 48, 112}, {3072, 32, 192}, {kStridedVectors, 16, 16}};
+    {32, 112, 128},  {64, 160, 160},  {128, 80, 96},   {768, 224, 256},      {1280, 144, 160},
+    {1536, 64, 144}, {2048, 48, 112}, {3072, 32, 192}, {kAnyVectors, 16, 16}};
 inline constexpr SpecialisedRows kSpecialisedOfGated[] = {
     {32, 240, 240},  {64, 192, 192},   {128, 112, 112}, {256, 448, 448},
-    {640, 384, 384}, {1024, 160, 160}, {4096, 64, 64},  {kStridedVectors, 16, 16}};
+    {640, 384, 384}, {1024, 160, 160}, {4096, 64, 64},  {kAnyVectors, 16, 16}};
 inline constexpr std::int64_t kSpecialisedOfUnalignedGated = 64;  // for rows wider than a warp
 
 inline std::int64_t specialised_rows(const GradientRows& of) {

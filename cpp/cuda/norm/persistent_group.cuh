@@ -61,7 +61,6 @@ struct LaneGroup {
     if constexpr (kLanes == 4) sum = (sum + parts[2]) + (parts[1] + Value(0));
     return reduce_lanes(sum, size, Sum());
   }
-  __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 

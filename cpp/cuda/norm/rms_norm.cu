@@ -91,7 +91,7 @@ bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConf
   return true;
 }
 
-// Launches unaligned rows with the fastest kernel for their number; false if none of these fits.
+// Launches unaligned rows by narrow vectors or bulk copies; false if neither takes them.
 template <class T>
 bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                       const RowSplit& split, int device, StreamView stream) {

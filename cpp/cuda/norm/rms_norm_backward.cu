@@ -178,12 +178,12 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
     if (sizeof(T) == 8) asked.at_least(Access::kStrided);  // float64 has no other kernels
-    const auto config_of = [&](bool stages, bool low_register_pressure = true) {
+    const auto config_of = [&](bool stages, bool may_stage_four = true) {
       const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, stages,
                                               max_cluster_size(device), problem.centred,
                                               problem.heads, problem.gate.data != nullptr,
-                                              problem.dsum.data != nullptr, low_register_pressure);
+                                              problem.dsum.data != nullptr, may_stage_four);
     };
     const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
       return config.shared_bytes + tuning::kMaxStaticSharedBytes <=

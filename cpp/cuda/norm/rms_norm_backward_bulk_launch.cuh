@@ -35,8 +35,8 @@ void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
     as.template operator()<ClusterGroup<Value, 2, 0>>();
   } else if (config.vectors_per_item == 4) {
     if constexpr (kFusedInput == FusedInput::kResidual) {
-      if (config.threads <= tuning::kLowPressureThreads) {
-        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kLowPressureThreads, 1>>();
+      if (config.threads <= tuning::kThreeStageThreads) {
+        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kThreeStageThreads, 1>>();
       }
     }
     as.template operator()<WarpGroup<Value, 4, 0, tuning::kFourVectorThreads, 1>>();

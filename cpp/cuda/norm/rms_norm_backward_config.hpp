@@ -98,7 +98,7 @@ struct PersistentShape {
   int stages;
 };
 inline PersistentShape persistent_shape(const GradientRows& of, bool stages,
-                                        bool low_register_pressure = true) {
+                                        bool may_stage_four = true) {
   const std::int64_t vectors = of.vectors;
   // Up to 256 vectors a prefetch into registers reaches 97 % of copy bandwidth; wider rows gain by
   // stages (bfloat16 16384 x 3072: 83 -> 92 %).
@@ -108,7 +108,7 @@ inline PersistentShape persistent_shape(const GradientRows& of, bool stages,
   }
   // One block per row avoids the exchange of a cluster of two (bfloat16 8192 x 10240: 146 -> 128
   // us). Three stages are no faster.
-  const bool four_vectors = stages && low_register_pressure;
+  const bool four_vectors = stages && may_stage_four;
   if (four_vectors && vectors > 2 * kPersistentBlock && fits_four_vectors(of, 1)) return {4, 1, 2};
   // 28 clusters of four blocks fit the GPU, but 64 of two (LayerNorm 4096 x 20480: 193 -> 133 us).
   if (four_vectors && of.centred && vectors > 4 * kPersistentBlock && fits_four_vectors(of, 2)) {
@@ -220,9 +220,9 @@ inline bool pairs_sums(const GradientRows& of, std::int64_t heads) {
 
 inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const GradientRows& of,
                                                bool stages, std::int64_t heads, bool added,
-                                               bool low_register_pressure) {
+                                               bool may_stage_four) {
   const std::int64_t vectors = of.vectors;
-  const PersistentShape shape = persistent_shape(of, stages, low_register_pressure);
+  const PersistentShape shape = persistent_shape(of, stages, may_stage_four);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vectors_per_item = shape.vectors_per_item;
@@ -291,21 +291,21 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
 
 // rows, cols >= 1; dtype_size: bytes of an element of x; sums: dweight or dbias is wanted; stages:
 // rows are aligned and there is room to stage them; max_cluster: the largest cluster of the GPU, 1
-// for none; heads: of the weight, a divisor of rows; added: there is a dsum; low_register_pressure:
+// for none; heads: of the weight, a divisor of rows; added: there is a dsum; may_stage_four:
 // blocks have room to stage four vectors per thread (the tree is the same without).
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
                                                       int dtype_size, bool sums, bool stages,
                                                       int max_cluster, bool centred = false,
                                                       std::int64_t heads = 1, bool gated = false,
                                                       bool added = false,
-                                                      bool low_register_pressure = true) {
+                                                      bool may_stage_four = true) {
   const GradientRows of = gradient_rows(cols, dtype_size, centred, gated);
   const bool is_specialised =
       sums ? block_specialised_gradient(rows, of) : dx_alone_in_row_blocks(rows, cols, of);
   if (!is_specialised) {
     // The shape without stages decides, so that all alignments of a width take the same form.
     if (persistent_shape(of, false).blocks_per_row <= max_cluster) {
-      return persistent_config(rows, of, stages, heads, added, low_register_pressure);
+      return persistent_config(rows, of, stages, heads, added, may_stage_four);
     }
   }
   RmsNormBackwardConfig config{};

@@ -11,17 +11,17 @@
 namespace membound::cuda {
 
 // The overflow-safe path of a row. It reads element by element: shared memory holds rows in flight.
-template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring, class Epilogue>
-__device__ __noinline__ void rescale_row(
-    const typename Epilogue::template Params<accumulate_t<T>>& p, std::int64_t row, bool plain) {
+template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
+__device__ __noinline__ void rescale_row(const RmsNormParams<accumulate_t<T>>& p,
+                                         std::int64_t row) {
   ThreadGroup thread_group(p.lanes, 1, 0);
   thread_group.row = row;
-  HeldRow<T, ThreadGroup, Access::kStrided, kFusedInput, kCentring, Epilogue>(p, thread_group)
-      .run_scaled(plain);
+  HeldRow<T, ThreadGroup, Access::kStrided, kFusedInput, kCentring, StoreResult>(p, thread_group)
+      .run_scaled(false);
   __syncthreads();  // the next row reuses the shared memory of the sums
 }
 
-// The epilogue: stores out and residual_out, whose rows are equally far from a 16-byte boundary.
+// Stores out and residual_out, whose rows are equally far from a 16-byte boundary.
 template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
 class BulkStore {
   using Params = RmsNormParams<accumulate_t<T>>;
@@ -29,9 +29,6 @@ class BulkStore {
   static constexpr bool kAdd = kFusedInput == FusedInput::kResidual;
 
  public:
-  using Epilogue = StoreResult;
-  static constexpr int kBarriers = 0;
-
   // For the rows `row`, row + step ...
   __device__ BulkStore(const Params& p, const ThreadGroup& thread_group, std::int64_t row,
                        std::int64_t step)
@@ -42,7 +39,7 @@ class BulkStore {
   __device__ const AlignedSpan& span() const { return out_.span(); }
   __device__ void next() { out_.next(); }
   template <class Norm, class Scale>
-  __device__ void write_out(const Norm& norm, std::int64_t row, const Scale& scale, int) const {
+  __device__ void write_out(const Norm& norm, std::int64_t row, const Scale& scale) const {
     norm.each_source(span(), [&](int v, const auto& of) {
       const Numbers<T> numbers = of.numbers(p_);
       uint4 results[kAdd ? 2 : 1];
@@ -96,11 +93,11 @@ struct BulkSums<ThreadGroup, Pair<Accumulate>> {
 };
 
 // The norm of every gridDim.x-th row: sums by the row's own vectors, results by the 16-byte units
-// of the output's aligned span. Output: as BulkStore.
-template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring, class Output>
+// of the output's aligned span.
+template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
 class BulkNorm {
   using Accumulate = accumulate_t<T>;
-  using Params = typename Output::Epilogue::template Params<Accumulate>;
+  using Params = RmsNormParams<Accumulate>;
   using Row = NormRow<T, Access::kUnaligned, kFusedInput>;
   using Vector = SourceVector<T, kFusedInput>;
   using Scale = RowScale<Accumulate>;
@@ -189,16 +186,13 @@ class BulkNorm {
   __device__ void one_row(int round) {
     Scale scale;
     bool in_range = true;
-    const int turn = round * (1 + Output::kBarriers);  // index of the block's reduction
-    const Accumulate squares = squares_of_row(scale, turn, in_range);
+    const Accumulate squares = squares_of_row(scale, round, in_range);
     pipeline_.refill(round);
-    const bool trusted = in_range && is_trusted(p_, squares);
-    if (!trusted) [[unlikely]]
-      return rescale_row<T, ThreadGroup, kFusedInput, kCentring, typename Output::Epilogue>(
-          p_, row_, trusted);
+    if (!in_range || !is_trusted(p_, squares)) [[unlikely]]
+      return rescale_row<T, ThreadGroup, kFusedInput, kCentring>(p_, row_);
     scale.rstd = plain_rstd(p_, squares);
     if (thread_group_.lane == 0) Row(p_, row_).template store_statistics<kCentring>(scale);
-    output_.write_out(*this, row_, scale, turn + 1);
+    output_.write_out(*this, row_, scale);
   }
 
   // Sums in the order of HeldRow, by the vectors of the row, so that the bits are the same.
@@ -247,7 +241,7 @@ class BulkNorm {
   const ThreadGroup& thread_group_;
   std::int64_t row_;
   std::int64_t step_;
-  Output output_;
+  BulkStore<T, ThreadGroup, kFusedInput, kCentring> output_;
   Pipeline pipeline_;
   AffineParameters<T, Access::kUnaligned, kCentring> columns_;
   BulkSums<ThreadGroup, Sums> sums_;
@@ -262,9 +256,7 @@ __global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const ThreadGroup thread_group(p.lanes, 1, 0);
     pdl_wait();
-    BulkNorm<T, ThreadGroup, kFusedInput, kCentring,
-             BulkStore<T, ThreadGroup, kFusedInput, kCentring>>(p, thread_group)
-        .run();
+    BulkNorm<T, ThreadGroup, kFusedInput, kCentring>(p, thread_group).run();
     pdl_launch_dependents();
   }
 }

@@ -11,7 +11,7 @@
 namespace membound::cuda::tuning {
 
 enum class RowForm {
-  kWarp,      // several rows per block, at most a warp per row, row in registers
+  kWarp,      // several rows per block, at most a warp per row
   kBlock,     // one row per block, row in registers or staged in shared memory
   kCluster,   // one row per cluster, spread over its blocks
   kStreamed,  // one row per cluster or block, read twice
@@ -130,8 +130,8 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   return config;
 }
 
-// True for rows of one block of at most 512 vectors, whose kernels have one item per thread where
-// wider ones may have two.
+// True for rows of one block of at most 512 vectors. With a gate, or quantised with a residual,
+// they have kernels of one item per thread alone.
 constexpr bool is_half_block(const RmsNormConfig& config) {
   return config.form == RowForm::kBlock && config.vectors_per_item == 2 &&
          config.threads * config.items_per_thread <= 8 * 32;
@@ -209,8 +209,8 @@ inline RmsNormConfig coarsened(RmsNormConfig config, std::int64_t rows,
 
 // True if unaligned rows are so few that they are read and written as vectors of `width` bytes
 // instead of through the bulk pipeline (300 x 301 RMSNorm, bfloat16 on H200: 2.96 -> 1.83 us; many
-// rows lose even with 8 bytes, 16384 x 4100: 73 -> 104).
-inline constexpr std::int64_t kFewIn4Bytes = 528 << 10;  // 16-byte vectors of the input, 4 or 8
+// rows lose even with 8 bytes, 16384 x 4100: 73 -> 104). The limits count 16 bytes of the input.
+inline constexpr std::int64_t kFewIn4Bytes = 528 << 10;  // for 8 bytes, too
 inline constexpr std::int64_t kFewIn2Bytes = 64 << 10;
 constexpr bool takes_narrow_vectors(const RmsNormConfig& config, std::int64_t rows,
                                     std::int64_t vectors, int width) {
@@ -225,8 +225,8 @@ constexpr bool takes_narrow_vectors(const RmsNormConfig& config, std::int64_t ro
 // coarsened unless rows are few.
 inline constexpr std::int64_t kFewCentred = kFewVirtualThreads * 3 / 2;
 inline constexpr int kUncoarsenedCentred = 128;  // virtual threads per row
-// True for aligned rows that have no kernel of two items per thread, except quantised ones of more
-// than 512 vectors. Rows of up to 512 vectors with a gate have none either.
+// True for aligned rows of one block that have no kernel of two items per thread, unless they are
+// quantised.
 constexpr bool is_never_coarsened(int dtype_size, bool residual, bool centred) {
   return !centred && (residual || dtype_size == 4);
 }

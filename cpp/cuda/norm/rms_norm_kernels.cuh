@@ -17,7 +17,7 @@ struct StoreResult {
   static constexpr bool kAnySegmentLength = true;  // any number of vectors per segment
   static constexpr bool kQuantises = false;
 
-  // Vector i of the held row is make<plain>(i). kUnrolled: as for RegisterTile::store_vectors.
+  // Vector i of the held row is make<plain>(i). kUnrolled: as for RegisterTile::write_out.
   template <int kUnrolled, class T, class Tile, class Row, class Make>
   static __device__ void write_out(const Params<accumulate_t<T>>&, const Tile& tile, const Row& row,
                                    bool plain, Make make) {
@@ -305,9 +305,9 @@ __device__ __noinline__ void rescale(const typename Epilogue::template Params<ac
       .run_scaled(plain);
 }
 
-// A block works on threads / lanes rows (WarpThreadGroup), one row (BlockThreadGroup) or a part of
-// one (ClusterThreadGroup), and reads each once. Shared memory holds the warps' sums, staged rows,
-// and the results of unaligned rows. Limited by memory bandwidth: few threads with several
+// A block works on several rows (LaneThreadGroup, CoarsenedWarpThreadGroup), one row
+// (BlockThreadGroup) or a part of one (ClusterThreadGroup), and reads each once. Shared memory
+// holds the warps' sums and staged rows. Limited by memory bandwidth: few threads with several
 // independent 16-byte loads each and many blocks per SM, so that some load while others store.
 // min_blocks caps registers for that; with a fused input only SmallBlockThreadGroup is capped.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// From a problem to a launch, for one storage type, access mode and form of the op. Each form
-// (aligned, centred, unaligned, strided ...) is a translation unit of its own, rms_norm_<form>.cu,
-// so that they compile in parallel.
+// From a configuration to a kernel and its launch, for one storage type and access mode. RMSNorm,
+// LayerNorm, gated, unaligned and strided rows are translation units of their own, so that they
+// compile in parallel: rms_norm_{plain,centred,gated,unaligned,strided}.cu.
 #include <cmath>
 #include <type_traits>
 
@@ -146,8 +146,8 @@ class NormRowsLaunch {
   using RowForm = tuning::RowForm;
   static constexpr int kRounds = RoundsOf<kCentring>::kCount + Epilogue::kRounds;
   static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kFusedInput, Epilogue>;
-  // Strided rows share one kernel for all forms. uses_strided_kernel() sends streamed rows that
-  // have a fused input there.
+  // Strided rows have two kernels, within a warp and streamed, but for quantised ones.
+  // uses_strided_kernel() sends streamed rows that have a fused input there.
   static constexpr bool kStridedRows = kAccess == Access::kStrided;
   static constexpr bool kStreams = kStridedRows || kPlainRows;
   // Rows of a warp that leave the last quarter of their vectors empty have kernels of their own.

@@ -75,8 +75,8 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
 
 // A cluster (or block) works on one row that is too wide to hold, or that a GPU without clusters
 // cannot share: it reads the row once for the sum and again for the result. Shared memory holds the
-// sums of warps and groups, and the results of unaligned rows. Limited by memory bandwidth; the
-// second read by L2 bandwidth where the rows in flight fit L2.
+// sums of warps and groups. Limited by memory bandwidth; the second read by L2 bandwidth where the
+// rows in flight fit L2.
 template <class T, int kVectorsPerItem, int kMaxWarps, Access kAccess, FusedInput kFusedInput,
           Centring kCentring, class Epilogue>
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kernel(

@@ -13,11 +13,11 @@
 namespace membound::cuda::tuning {
 
 // Pipeline stages of a gradient: three where shared memory has room. With three arrays of four
-// vectors per thread there is room for three up to kLowPressureThreads threads (H200, bfloat16 8192
+// vectors per thread there is room for three up to kThreeStageThreads threads (H200, bfloat16 8192
 // x 8193: 172 us with three stages, 234 with two).
-inline constexpr int kLowPressureThreads = 352;
+inline constexpr int kThreeStageThreads = 352;
 constexpr int gradient_stages(int vectors_per_item, int arrays, int threads) {
-  return vectors_per_item == 4 && arrays == 3 && threads > kLowPressureThreads ? 2 : 3;
+  return vectors_per_item == 4 && arrays == 3 && threads > kThreeStageThreads ? 2 : 3;
 }
 
 // Bytes of shared memory for `groups` rows at a time, each of `arrays` arrays and `lanes` threads:

@@ -12,9 +12,8 @@
 
 namespace membound::cuda {
 
-// Loads the first `bytes` of a block and leaves the rest unchanged. No load depends on another,
-// because the thread at the end of an array determines the latency of its launch. kSize: of an
-// element; the bytes are whole elements.
+// Loads the first `bytes` of 16 and leaves the rest unchanged, by independent loads of 4 bytes and
+// one of 2. kSize: `bytes` is a multiple of it.
 template <int kSize>
 __device__ inline void load_bytes(uint4& to, const uint4* from, int bytes) {
   const auto* const words = reinterpret_cast<const std::uint32_t*>(from);
@@ -45,8 +44,8 @@ __device__ inline void with_width(int width, Body body) {
 }
 
 // The first `bytes` of the 16 bytes at `from`, padded with zeros; whole vectors of kWidth bytes.
-// Two bytes are loaded in pairs from the words that hold them: four, and half of a fifth. The half
-// of a word before the row may be loaded along.
+// Vectors of 2 bytes are loaded as the aligned 4-byte words that hold them, at most five, which a
+// funnel shift realigns; two bytes before `from` may be loaded along.
 template <int kWidth>
 __device__ inline uint4 load_narrow(const void* from, int bytes) {
   if constexpr (kWidth == 8) {

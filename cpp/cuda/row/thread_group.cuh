@@ -11,11 +11,12 @@
 
 namespace membound::cuda {
 
-// Traits. kSplitRows: gradients of aligned rows support two row axes. kSharesBlock, kSharesWarp: a
-// block, or a warp, has several rows; those of a warp branch together. kVectors: per thread, fewer
-// than kItemsPerThread * kVectorsPerItem where rows leave the last slots empty. kStagesRow: forward
-// rows need too many registers and are staged in shared memory (staged_row.cuh). Constructors take
-// threads per row, blocks per row, and the first block of the grid that has rows.
+// Traits. kSplitRows: kernels of aligned rows know heads, and gradients two row axes. kSharesBlock,
+// kSharesWarp: a block, or a warp, has several rows; those of a warp branch together. kVectors: per
+// thread, fewer than kItemsPerThread * kVectorsPerItem where rows leave the last slots empty.
+// kStagesRow: forward rows need too many registers and are staged in shared memory
+// (staged_row.cuh). Constructors take threads per row, blocks per row, and the first block of the
+// grid that has rows.
 
 // Some lanes of a warp per row, several rows per block; a lane takes kItemsPerThread items. size:
 // threads per row. reduce_part() reduces over the part of a row that one block has.
@@ -48,8 +49,6 @@ struct LaneThreadGroup {
   }
   // Rows of one warp decide together, because the shuffles need every lane.
   __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
-  // Orders writes to shared memory before reads by other threads of the thread group.
-  __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 using WarpThreadGroup = LaneThreadGroup<1>;
@@ -81,7 +80,6 @@ struct CoarsenedWarpThreadGroup {
     return reduce_items(values, combine);
   }
   __device__ bool any(bool mine) const { return mine; }
-  __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
@@ -158,7 +156,6 @@ struct ClusterThreadGroup {
   }
   __device__ const Value* collect(int round) const { return exchange().collect(round); }
   __device__ bool any(bool mine) const { return mine; }
-  __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
 
  private:

@@ -3,7 +3,7 @@
 #pragma once
 
 // Tiles of a row: which vectors a thread works on, how the row is reduced and how its results are
-// written. Every op that reads a row once or twice uses the same tiles.
+// written. The norms, forward and backward, use these tiles.
 #include <cstdint>
 
 #include "cuda/row/reader.cuh"

@@ -38,7 +38,8 @@ def padding_id(op, value, vocab, vocab_start):
 def resolved(options, vocab):
     """The options with ids that are known to be such."""
     op, first = options.op, number(options.op, options.vocab_start, "vocab_start")
-    return options._replace(padding_idx=padding_id(op, options.padding_idx, vocab, first))
+    padding = padding_id(op, options.padding_idx, vocab, first)
+    return options if padding is options.padding_idx else options._replace(padding_idx=padding)
 
 
 def check_floating(op, array, argument):
