@@ -3,15 +3,12 @@
 // Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.cpp only.
 #include <cuda_runtime_api.h>
 
-#include <mutex>
 #include <optional>
 
 #include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
-#include "cuda/launch/launch.hpp"
 #include "membound/cuda_check.hpp"
-#include "ops/array/problems.hpp"
 
 namespace membound {
 
@@ -134,20 +131,6 @@ void* create_stream(Device device) {
 
 void destroy_stream(void* handle, Device) noexcept {
   if (cudaStreamDestroy(static_cast<cudaStream_t>(handle)) != cudaSuccess) cudaGetLastError();
-}
-
-// One event per device: a wait takes what was recorded last, so both happen under a lock.
-void order_streams(StreamView first, StreamView then, Device device) {
-  if (first.handle() == then.handle()) return;
-  static std::mutex lock;
-  static cudaEvent_t events[kMaxDevices];
-  const DeviceGuard guard(device, "order_streams");
-  const std::lock_guard<std::mutex> locked(lock);
-  cudaEvent_t& event = events[device.index];
-  if (event == nullptr)
-    MEMBOUND_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  MEMBOUND_CUDA_CHECK(cudaEventRecord(event, native(first)));
-  MEMBOUND_CUDA_CHECK(cudaStreamWaitEvent(native(then), event, 0));
 }
 
 void synchronize(StreamView stream) {

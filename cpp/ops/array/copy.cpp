@@ -7,9 +7,9 @@
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
 #include "core/layout.hpp"
-#include "core/route.hpp"
 #include "membound/device_buffer.hpp"
 #include "ops/array/operands.hpp"
+#include "ops/array/route.hpp"
 
 namespace membound {
 
@@ -17,7 +17,7 @@ namespace {
 
 void run(ArrayCopy& problem, Device device, const char* op) {
   collapse(problem.dims, {&problem.result, &problem.source});
-  route(
+  route_array(
       device, op, [&] { cpu::array_copy(problem); },
       [&] { cuda::array_copy(problem, array_stream(device)); });
 }

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "array/array.hpp"
-#include "core/route.hpp"
 #include "dlpack.hpp"
 #include "load.hpp"
 #include "ops/array/problems.hpp"
+#include "ops/array/route.hpp"
 
 namespace membound::python {
 
@@ -94,7 +94,7 @@ void order_consumer(Device device, nb::handle stream) {
     if (!stream.is_none()) fail_export("__dlpack__: argument 'stream' must be None on the CPU");
     return;
   }
-#if MEMBOUND_WITH_CUDA
+#if MEMBOUND_ARRAYS_ON_CUDA
   std::int64_t number = 1;  // None: the legacy default stream
   if (!stream.is_none()) number = integer_from_python(stream.ptr(), {"__dlpack__", "stream"});
   if (number == -1) return;
@@ -352,7 +352,7 @@ NDArray array_from_python(nb::handle object, Site site) {
   } else {
     const ArrayCall call(site.op, object.ptr(), site.argument, nullptr);
     call.read_input(object.ptr(), site.argument, loaded);
-#if MEMBOUND_WITH_CUDA
+#if MEMBOUND_ARRAYS_ON_CUDA
     if (loaded.view.device.is_cuda()) {
       const Device device = loaded.view.device;
       cuda::order_streams(call.stream(device), array_stream(device), device);
