@@ -13,7 +13,17 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from ndarrays import DEVICES, DTYPES, FLOATS, assert_same, every, shapes, strided, values
+from ndarrays import (
+    DEVICES,
+    DTYPES,
+    FLOATS,
+    assert_same,
+    every,
+    shapes,
+    strided,
+    values,
+    without_kernels,
+)
 
 import membound
 import membound.ndarray as nd
@@ -101,6 +111,7 @@ def test_text_of_bfloat16():
 
 
 @pytest.mark.gpu
+@without_kernels
 def test_text_names_the_gpu():
     assert repr(nd.ones(2, device="cuda")) == "array([1., 1.], device='cuda:0')"
 
