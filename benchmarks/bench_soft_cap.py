@@ -13,10 +13,10 @@ from typing import Any
 
 import contest
 import torch
-from membound._elementwise import OPS
 from peers import Peer
 
 import membound
+from membound._elementwise import OPS
 
 CAP = 30.0
 
