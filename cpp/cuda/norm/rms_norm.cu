@@ -91,6 +91,23 @@ bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConf
   return true;
 }
 
+// Launches rows that are not aligned, centred or not at run time.
+template <class T, Access kAccess>
+void launch_one_item_per_thread(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                                const RowSplit& split, int device, StreamView stream) {
+  const auto with = [&]<FusedInput kFusedInput, Centring kCentring>() {
+    launch_rms_norm<T, kAccess, kFusedInput, kCentring>(
+        problem, tuning::one_item_per_thread(config), split, device, stream);
+  };
+  if (problem.gate.data != nullptr) {
+    with.template operator()<FusedInput::kGate, Centring::kNever>();
+  } else if (problem.residual.data != nullptr) {
+    with.template operator()<FusedInput::kResidual, Centring::kRunTime>();
+  } else {
+    with.template operator()<FusedInput::kNone, Centring::kRunTime>();
+  }
+}
+
 // Launches unaligned rows by narrow vectors or bulk copies; false if neither takes them.
 template <class T>
 bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
@@ -110,17 +127,7 @@ bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig
     return true;
   }
   if (config.vectors_per_item != 2) return false;
-  const auto with = [&]<FusedInput kFusedInput, Centring kCentring>() {
-    launch_rms_norm<T, Access::kUnaligned, kFusedInput, kCentring>(
-        problem, tuning::one_item_per_thread(config), split, device, stream);
-  };
-  if (problem.gate.data != nullptr) {
-    with.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else if (problem.residual.data != nullptr) {
-    with.template operator()<FusedInput::kResidual, Centring::kRunTime>();
-  } else {
-    with.template operator()<FusedInput::kNone, Centring::kRunTime>();
-  }
+  launch_one_item_per_thread<T, Access::kUnaligned>(problem, config, split, device, stream);
   return true;
 }
 
@@ -153,22 +160,6 @@ void launch_aligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& 
   }
 }
 
-template <class T>
-void launch_strided(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                    const RowSplit& split, int device, StreamView stream) {
-  const auto with = [&]<FusedInput kFusedInput, Centring kCentring>() {
-    launch_rms_norm<T, Access::kStrided, kFusedInput, kCentring>(
-        problem, tuning::one_item_per_thread(config), split, device, stream);
-  };
-  if (problem.gate.data != nullptr) {
-    with.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else if (problem.residual.data != nullptr) {
-    with.template operator()<FusedInput::kResidual, Centring::kRunTime>();
-  } else {
-    with.template operator()<FusedInput::kNone, Centring::kRunTime>();
-  }
-}
-
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
   dispatch_floating(problem.x.dtype, "rms_norm", [&]<class T>() {
     const int device = current_device();
@@ -190,7 +181,7 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
       }
     }
     asked.at_least(Access::kStrided);
-    launch_strided<T>(problem, config, asked.split(), device, stream);
+    launch_one_item_per_thread<T, Access::kStrided>(problem, config, asked.split(), device, stream);
   });
 }
 
