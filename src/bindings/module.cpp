@@ -87,7 +87,7 @@ void bind_devices(nb::module_& module) {
 }  // namespace membound::python
 
 NB_MODULE(_core, module) {
-  // Dtypes live as long as the process, so nanobind would report them, and what they reach, at exit.
+  // Dtypes live as long as the process: nanobind would report them, and what they reach, at exit.
   nanobind::set_leak_warnings(false);
   namespace mp = membound::python;
   module.doc() = "The compiled part of membound. Use the membound package.";

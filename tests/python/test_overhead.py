@@ -68,14 +68,18 @@ def arrays(framework: str):
     return tuple(torch.from_numpy(a) for a in (x, w, out))
 
 
+# Each of the three arrays of torch has a version counter to be read besides.
+OUT_GIVEN = {"numpy": 350, "torch": 650}
+
+
 @alone
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("framework", OUT_GIVEN)
 def test_out_given(framework, record_property):
     x, w, out = arrays(framework)
     cost = overhead(lambda: membound.rms_norm(x, w, out=out))
     record_property("nanoseconds", cost)
     print(f"{framework}, out= given: {cost:.0f} ns with the kernel")
-    assert cost < ALLOWANCE * 350
+    assert cost < ALLOWANCE * OUT_GIVEN[framework]
 
 
 def norm_calls(framework: str) -> dict[str, Callable[[], object]]:
