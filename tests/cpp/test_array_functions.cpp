@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "membound/array/adamw.hpp"
 #include "membound/array/copy.hpp"
 #include "membound/array/elementwise.hpp"
 #include "membound/array/indexing.hpp"
@@ -355,4 +356,33 @@ TEST_CASE("random numbers depend on seed, counter and place alone") {
   CHECK(array::max(dice).item().integer == 6);
   const Threads one(1);
   CHECK(same_bits(array::random_normal({7, 0}, {100000}, DType::kFloat64), normal));
+}
+
+TEST_CASE("adamw follows its formula, in place, for any number of threads") {
+  const array::AdamWOptions options{0.1, 0.9, 0.99, 1e-3, 0.5, 2};
+  const auto fresh = [](std::int64_t size) {
+    return array::AdamWParameter{
+        reals({size}, DType::kFloat32, 1), reals({size}, DType::kFloat32, 2),
+        reals({size}, DType::kFloat32, 3), array::square(reals({size}, DType::kFloat32, 4))};
+  };
+  std::vector<array::AdamWParameter> all{fresh(5), fresh(100001)}, before, other;
+  for (const array::AdamWParameter& of : all) {
+    before.push_back({of.param.copy(), of.grad, of.exp_avg.copy(), of.exp_avg_sq.copy()});
+    other.push_back({of.param.copy(), of.grad, of.exp_avg.copy(), of.exp_avg_sq.copy()});
+  }
+  array::adamw(all, options);
+  const Values p = values_of(before[1].param), g = values_of(before[1].grad);
+  const Values m = values_of(before[1].exp_avg), v = values_of(before[1].exp_avg_sq);
+  const Values result = values_of(all[1].param), mean = values_of(all[1].exp_avg);
+  for (std::size_t i = 0; i < p.size(); i += 997) {
+    const double exp_avg = 0.9 * m[i] + 0.1 * g[i], square = 0.99 * v[i] + 0.01 * g[i] * g[i];
+    const double step = 0.1 / (1 - 0.81) * exp_avg / (std::sqrt(square / (1 - 0.9801)) + 1e-3);
+    CHECK(mean[i] == doctest::Approx(exp_avg).epsilon(1e-6));
+    CHECK(result[i] == doctest::Approx(0.95 * p[i] - step).epsilon(1e-5));
+  }
+  const Threads one(1);
+  array::adamw(other, options);
+  for (std::size_t i = 0; i < all.size(); ++i) CHECK(same_bits(all[i].param, other[i].param));
+  other[0].exp_avg = other[0].param;
+  CHECK_THROWS_AS(array::adamw(other, options), InvalidArgument);
 }

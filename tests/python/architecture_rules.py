@@ -405,14 +405,14 @@ FOLDERS = {
     "cpp/cuda": (163, 22_200),
     "cpp/cuda/norm": (59, 8_100),
     "cpp/cuda/row": (32, 4_450),
-    "src": (256, 34_550),
-    "src/bindings": (88, 9_950),
+    "src": (257, 34_660),
+    "src/bindings": (88, 9_990),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (20, 2_850),
     "src/membound/check": (12, 1_790),
     "src/membound/oracle": (7, 920),
     "src/membound/bench": (11, 1_470),
-    "src/membound/ndarray": (17, 2_310),
+    "src/membound/ndarray": (18, 2_375),
     "src/membound/needle": (6, 720),
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/array/adamw.hpp"
 #include "membound/array/elementwise_ops.hpp"
 #include "membound/dtype.hpp"
 
@@ -53,6 +54,17 @@ struct MatmulBlock {
   void* result;
   std::int64_t result_stride, rows, columns, inner;
   bool accumulates;  // adds to the result
+};
+
+// outputs = one AdamW step of inputs, of float32 or float64: parameters, and the running means of
+// gradients and of their squares.
+struct AdamWBlock {
+  DType dtype;
+  std::int64_t count;
+  AdamWFactors factors;
+  const void* grad;
+  const void* inputs[3];
+  void* outputs[3];
 };
 
 // Bytes past the cache, or through it.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/array/adamw.hpp"
 #include "membound/array/elementwise_ops.hpp"
 #include "membound/stream.hpp"
 #include "membound/tensor_view.hpp"
@@ -178,6 +179,12 @@ struct ArrayRandom {
   std::uint64_t range;  // 0: 2^64
 };
 
+// One AdamW step of a parameter, in place; exp_avg and exp_avg_sq have the accumulate dtype.
+struct ArrayAdamW {
+  ArrayDims dims;
+  ArrayOperand param, grad, exp_avg, exp_avg_sq;
+};
+
 namespace cpu {
 void array_elementwise(const ArrayElementwise& problem);
 void array_copy(const ArrayCopy& problem);
@@ -190,6 +197,7 @@ std::int64_t array_count_true(const bool* mask, std::int64_t count);
 void array_nonzero(const ArrayNonzero& problem);
 void array_matmul(const ArrayMatmul& problem);
 void array_random(const ArrayRandom& problem);
+void array_adamw(const ArrayAdamW* parameters, std::int64_t count, const AdamWFactors& factors);
 }  // namespace cpu
 
 // array_index_offsets and array_count_true wait for the stream.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "array/array.hpp"
+#include "membound/array/adamw.hpp"
 #include "membound/array/copy.hpp"
 #include "membound/array/indexing.hpp"
 #include "membound/array/linear_algebra.hpp"
@@ -258,19 +259,19 @@ nb::object nonzero(const NDArray& x) {
   return nb::tuple(list);
 }
 
-std::vector<NDArray> index_arrays(nb::handle indices, const char* op) {
+std::vector<NDArray> array_list(nb::handle items, Site site) {
   std::vector<NDArray> arrays;
-  for (nb::handle index : indices) arrays.push_back(array_argument(index, {op, "indices"}));
+  for (nb::handle item : items) arrays.push_back(array_argument(item, site));
   return arrays;
 }
 
 nb::object gather(const NDArray& x, nb::handle indices, int first_axis) {
-  const std::vector<NDArray> arrays = index_arrays(indices, "gather");
+  const std::vector<NDArray> arrays = array_list(indices, {"gather", "indices"});
   return nb::cast(run_array_work(x.size(), [&] { return array::gather(x, arrays, first_axis); }));
 }
 
 void scatter(NDArray& x, nb::handle indices, int first_axis, nb::handle values) {
-  const std::vector<NDArray> arrays = index_arrays(indices, "scatter");
+  const std::vector<NDArray> arrays = array_list(indices, {"scatter", "indices"});
   const NDArray source = assignable(values, x, "scatter");
   run_array_work(x.size(), [&] { array::scatter(x, arrays, first_axis, source); });
 }
@@ -330,6 +331,32 @@ nb::object matmul(const NDArray& x1, const NDArray& x2) {
   return nb::cast(run_array_work(x1.size(), [&] { return array::matmul(x1, x2); }));
 }
 
+// --- training ---
+
+void adamw(nb::handle params, nb::handle grads, nb::handle exp_avgs, nb::handle exp_avg_sqs,
+           double lr, double beta1, double beta2, double eps, double weight_decay,
+           std::int64_t step) {
+  const std::vector<NDArray> all = array_list(params, {"adamw", "params"});
+  const auto read = [&](nb::handle items, const char* argument) {
+    std::vector<NDArray> arrays = array_list(items, {"adamw", argument});
+    MEMBOUND_CHECK(arrays.size() == all.size(), InvalidArgument, "adamw", "argument '", argument,
+                   "' must have as many arrays as 'params', ", all.size(), ", got ", arrays.size());
+    return arrays;
+  };
+  const std::vector<NDArray> of_grads = read(grads, "grads");
+  const std::vector<NDArray> averages = read(exp_avgs, "exp_avgs");
+  const std::vector<NDArray> squares = read(exp_avg_sqs, "exp_avg_sqs");
+  std::vector<array::AdamWParameter> parameters;
+  parameters.reserve(all.size());
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    parameters.push_back({all[i], of_grads[i], averages[i], squares[i]});
+    elements += all[i].size();
+  }
+  run_array_work(elements,
+                 [&] { array::adamw(parameters, {lr, beta1, beta2, eps, weight_decay, step}); });
+}
+
 void bind_creation(nb::module_& module) {
   const auto none = nb::none();
   module.def("array_empty", &make_empty, nb::arg("shape"), nb::arg("dtype"),
@@ -383,6 +410,13 @@ void bind_functions_of_elements(nb::module_& module) {
              "The product of matrices, batched over leading axes.");
 }
 
+void bind_training(nb::module_& module) {
+  module.def("array_adamw", &adamw, nb::arg("params"), nb::arg("grads"), nb::arg("exp_avgs"),
+             nb::arg("exp_avg_sqs"), nb::arg("lr"), nb::arg("beta1"), nb::arg("beta2"),
+             nb::arg("eps"), nb::arg("weight_decay"), nb::arg("step"),
+             "One AdamW step of all parameters, in place.");
+}
+
 void bind_places(nb::module_& module) {
   module.def("array_sort", &sort, nb::arg("x"), nb::arg("axis") = -1, nb::arg("descending") = false,
              nb::arg("stable") = true, "The array sorted along an axis, NaNs last.");
@@ -409,6 +443,7 @@ void bind_array_functions(nb::module_& module) {
   bind_dtypes_of_functions(module);
   bind_functions_of_elements(module);
   bind_places(module);
+  bind_training(module);
 }
 
 }  // namespace membound::python

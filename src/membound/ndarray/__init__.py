@@ -52,6 +52,7 @@ from membound.ndarray._sorting import argsort, sort
 from membound.ndarray._statistics import (
     cumulative_prod, cumulative_sum, max, mean, min, prod, std, sum, var,
 )
+from membound.ndarray._training import adamw
 from membound.ndarray._types import astype, can_cast, finfo, iinfo, isdtype, result_type
 from membound.ndarray._utility import all, any, diff
 from membound.ndarray._methods import attach
@@ -59,7 +60,8 @@ from membound.ndarray._methods import attach
 
 __all__ = [
     "DType", "Device", "Generator", "NDArray", "__array_api_version__",
-    "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax",
+    "__array_namespace_info__", "abs", "acos", "acosh", "adamw", "add", "all", "any", "arange",
+    "argmax",
     "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
     "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_shapes",
