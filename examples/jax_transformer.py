@@ -4,7 +4,7 @@
 
     python examples/jax_transformer.py --steps 100
 
-It learns to go on with a sequence that repeats itself. Needs jax and tqdm.
+It learns to go on with a sequence that repeats itself. Needs jax.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 import jax
 import jax.numpy as jnp
-from tqdm import tqdm
+from progress import progress
 
 import membound as mb
 import membound.jax as mbj
@@ -96,7 +96,7 @@ def main() -> None:
     print(f"on {jax.devices()[0]}")
     first = value = None
     start = time.perf_counter()
-    bar = tqdm(range(options.steps))
+    bar = progress(range(options.steps))
     for at in bar:
         shape = (options.batch, LENGTH // 2)
         half = jax.random.randint(jax.random.fold_in(key, at), shape, 0, VOCAB)
@@ -104,7 +104,7 @@ def main() -> None:
         weights, moments, value = step(weights, moments, ids, freqs, at)
         first = value if first is None else first
         if at % 10 == 0:
-            bar.set_postfix(loss=f"{value:.3f}")
+            bar.set_postfix_str(f"loss {value:.3f}")
     taken = time.perf_counter() - start
     print(f"loss {first:.3f} to {value:.3f}, {options.steps / taken:.1f} steps/s with compilation")
 

@@ -5,34 +5,17 @@
     python examples/rms_norm_layer.py              # on the GPU if torch sees one
     python examples/rms_norm_layer.py --rows 16384 --cols 4096 --dtype bfloat16
 
-Needs torch and tqdm.
+Needs torch.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
-from tqdm import tqdm
+from interleaved import medians
 
 import membound.torch as mt
-
-
-def milliseconds(step: Callable[[], object], device: str, name: str, repeats: int = 15) -> float:
-    """The median time of a step, the device being done at both ends."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    step()
-    times = []
-    for _ in tqdm(range(repeats), desc=name, leave=False):
-        wait()
-        start = time.perf_counter()
-        step()
-        wait()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
 
 
 def main() -> None:
@@ -69,11 +52,10 @@ def main() -> None:
         "forward": lambda layer: layer(x.detach()),
         "and backward": lambda layer: layer(x).backward(dy),
     }.items():
-        taken = [
-            milliseconds(lambda layer=layer, step=step: step(layer), device, name)
-            for layer in (theirs, ours)
-        ]
-        print(f"{name:<12} {taken[0]:14.3f} {taken[1]:14.3f}")
+        layers = {"torch.nn": theirs, "membound": ours}
+        calls = {who: lambda layer=layer, step=step: step(layer) for who, layer in layers.items()}
+        taken = medians(calls, device, desc=name)
+        print(f"{name:<12} {taken['torch.nn'] * 1e3:14.3f} {taken['membound'] * 1e3:14.3f}")
 
 
 if __name__ == "__main__":

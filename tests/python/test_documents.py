@@ -19,6 +19,7 @@ import membound
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING = ROOT / ".github/CONTRIBUTING.md"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / ".github/CONTRIBUTING.md"]
+DOCUMENTS += [ROOT / "examples/README.md"]
 DOCUMENTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
 PYTHON = re.compile(r"```python\n((?:import|from) (\w+).*?)```", re.DOTALL)
 BLOCKS = [

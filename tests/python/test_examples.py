@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The Python examples run, small."""
+"""The Python examples run, small, and examples/README.md lists them all."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -17,45 +16,88 @@ import pytest
 import membound
 
 FOLDER = Path(__file__).parents[2] / "examples"
+HELPERS = {"progress", "interleaved"}
+# Arguments of a short run, packages besides torch, and what it must print.
 EXAMPLES = {
-    "rms_norm_layer": (
-        ["--rows", "64", "--cols", "128"],
-        ["tqdm"],
-        r"difference of dx.*: \S+e-0[67]",
-    ),
+    "rms_norm_layer": (["--rows", "64", "--cols", "128"], [], r"difference of dx.*: \S+e-0[67]"),
     "finetune_llama": (
-        ["--steps", "3", "--hidden", "64", "--layers", "1"],
-        ["transformers"],
+        ["--steps", "4", "--hidden", "64", "--layers", "1", "--plot", "loss.png"],
+        ["transformers", "matplotlib"],
         r"the curves are at most (0|\S+e-(0[5-9]|1\d)) apart",
     ),
-    "jax_transformer": (["--steps", "20", "--batch", "4"], ["tqdm"], r"loss [34]\.\d+ to [0-3]\."),
+    "jax_transformer": (["--steps", "20", "--batch", "4"], ["jax"], r"loss [34]\.\d+ to [0-3]\."),
     "profile_block": (["--rows", "32", "--width", "32"], [], r"with the work awaited"),
     "load_inline": ([], ["ninja"], r"the extension's result is right"),
+    "rope_against_reference": (
+        ["--seq", "16", "--longest", "128", "--rounds", "3", "--plot", "rope.png"],
+        ["matplotlib"],
+        r"(?s)float32   bshd     32/64   adjacent  (exactly the same  ){2}.*cases that differ: 0",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs(name, tmp_path):
-    arguments, needs, expected = EXAMPLES[name]
-    script = FOLDER / f"{name}.py"
-    if not script.is_file():
+@pytest.fixture(autouse=True)
+def _source_tree():
+    if not FOLDER.is_dir():
         pytest.skip("only in a source tree")
-    framework = "jax" if name.startswith("jax") else "torch"
-    for module in (framework, *needs):
-        pytest.importorskip(module)
-    if name == "load_inline" and not has_headers():
-        pytest.skip("needs a C++ compiler and an installed package")
-    if name == "finetune_llama" and importlib.util.find_spec("matplotlib"):
-        arguments = [*arguments, "--plot", str(tmp_path / "loss.png")]
-    command = [sys.executable, "-W", "ignore", str(script), *arguments]
+
+
+def run(tmp_path: Path, name: str, *arguments: str) -> str:
+    """Run a script of the folder in tmp_path and return what it printed."""
+    command = [sys.executable, "-W", "ignore", str(FOLDER / f"{name}.py"), *arguments]
     built_here = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path)}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env=built_here
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(expected, done.stdout), done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(name, tmp_path):
+    arguments, needs, expected = EXAMPLES[name]
+    for module in needs if "jax" in needs else ("torch", *needs):
+        pytest.importorskip(module)
+    if name == "load_inline" and not has_headers():
+        pytest.skip("needs a C++ compiler and an installed package")
+    printed = run(tmp_path, name, *arguments)
+    assert re.search(expected, printed), printed
+    drawn = [argument for argument in arguments if argument.endswith(".png")]
+    assert [path for path in drawn if not (tmp_path / path).is_file()] == []
 
 
 def has_headers() -> bool:
     package = Path(membound.__file__).parent
     return shutil.which("c++") is not None and (package / "include" / "membound").is_dir()
+
+
+def test_the_progress_bar_needs_no_tqdm(tmp_path):
+    code = (
+        "import sys; sys.modules['tqdm'] = None\n"
+        "import progress; progress.SECONDS_BETWEEN_LINES = -1\n"
+        "bar = progress.progress(range(3), desc='steps')\n"
+        "for at in bar: bar.set_postfix_str(f'loss {at}')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(FOLDER)},
+    )  # fmt: skip
+    assert done.stderr.splitlines() == [
+        "steps: 0 of 3", "steps: 1 of 3, loss 0", "steps: 2 of 3, loss 1",
+    ]  # fmt: skip
+
+
+def test_every_example_is_run_and_listed():
+    scripts = {path.stem for path in FOLDER.glob("*.py")} - HELPERS
+    assert scripts == set(EXAMPLES)
+    listed = set(re.findall(r"^\| \[`([^`]+)`\]", (FOLDER / "README.md").read_text(), re.MULTILINE))
+    programs = {f"cpp/{path.name}" for path in (FOLDER / "cpp").glob("*.cpp")}
+    folders = {path.parent.name + "/" for path in FOLDER.glob("*/train.py")}
+    assert listed == {f"{name}.py" for name in scripts} | programs | folders
+
+
+def test_pictures_are_small():
+    pictures = sorted((FOLDER / "images").glob("*"))
+    assert pictures
+    assert [path.name for path in pictures if path.stat().st_size > 100_000] == []
