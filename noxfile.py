@@ -170,6 +170,17 @@ def readme(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", built)
 
 
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Build the site of docs/ into build/site and check its links; an argument names a wheel."""
+    install_torch(session, TORCH)  # the reference is read from what is imported
+    session.install(*groups("docs"))
+    session.install("--force-reinstall", "--no-deps", *(session.posargs or ["."]))
+    build = ("sphinx-build", "--fail-on-warning", "--keep-going", "--fresh-env")
+    session.run(*build, "-b", "html", "docs", str(BUILD / "site"))
+    session.run(*build, "-b", "linkcheck", "-q", "docs", str(BUILD / "site-links"))
+
+
 def interpreter(version: str) -> str | None:
     """Return the command of an interpreter, on the PATH or one of pyenv's, if it is here."""
     roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"

@@ -32,7 +32,8 @@ def blocks(text: str) -> list[tuple[str, str]]:
 def promised_output(code: str) -> list[str]:
     """Return the lines that a block says it prints: `print(...)  # (2, 3) 1.0`."""
     remarks: list[str] = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
-    return [line for line in remarks if line[0] in "(t"]  # the others describe
+    values = re.compile(r"[(\[\d-]|True|float|torch\.")
+    return [line for line in remarks if values.match(line)]  # the others describe
 
 
 def run(folder: Path, *command: str) -> str:

@@ -16,13 +16,11 @@ reads the tables, shared.toml and core.pyi beside this file, and writes into the
     jax/_handlers.py   what JAX gives to these handlers
     jax/_signatures.py the parameters of functions of membound.jax
     torch/, jax/       _elementwise.py: public functions of element-wise ops
-    reference/         a page in Markdown for each table
 """
 
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 
 import write_cpp
@@ -49,10 +47,6 @@ def main(folder: Path, tables: list[Path]) -> None:
         "jax/_signatures.py": write_jax.signatures(functions),
         "jax/_elementwise.py": write_python.jax_functions(elementwise),
     }
-    for table in tables:
-        names = tomllib.loads(table.read_text())
-        own = [function for function in functions if function.name in names]
-        written[f"reference/{table.stem}.md"] = write_python.reference_page(own)
     for name, text in written.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from textwrap import dedent, fill, indent
+from textwrap import fill, indent
 
 from tables import HERE, Function, Parameter, listed
 
@@ -115,26 +114,3 @@ def jax_functions(functions: list[Function]) -> Iterator[str]:
         )
         body = f'call("{function.name}", {arrays}, {numbers})'
         yield "\n\n" + public_function(function, body, more)
-
-
-def reference_page(functions: list[Function]) -> Iterator[str]:
-    """Write a page of the reference: the signatures and docstrings of an op and its other names."""
-    yield f"<!-- {ORIGIN} -->\n# {functions[0].name}\n"
-    for function in functions:
-        yield f"\n## {function.name}\n\n```python\n"
-        for own in function.overloads:
-            parameters = ", ".join(listed(own.parameters, Parameter.typed))
-            yield f"{function.name}({parameters}) -> {own.returns}\n"
-        yield f"```\n\n{in_markdown(function.docstring)}\n"
-
-
-def in_markdown(docstring: str) -> str:
-    """Return a docstring with its literals, references, sections and examples in Markdown."""
-    text = re.sub(r"``(.+?)``", r"`\1`", docstring, flags=re.DOTALL)
-    text = re.sub(r":func:`(.+?)`", r"`\1`", text)
-    text, _, example = text.partition("\nExample:\n")
-    text = re.sub(r"^(\w+):$", r"**\1**\n", text, flags=re.MULTILINE)
-    text = re.sub(r"^    (?=\w+: )", "- ", text, flags=re.MULTILINE)
-    text = re.sub(r"^    ", "", text, flags=re.MULTILINE)
-    code = f"\n```python\n{dedent(example)}```\n" if example else ""
-    return text + code

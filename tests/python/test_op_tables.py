@@ -290,15 +290,6 @@ def test_a_malformed_handler_is_named(generate, written, old, new, message):
     assert str(raised.value).startswith(f"scale.toml: scale.jax.{message}")
 
 
-def test_a_page_of_the_reference_has_signatures_docstring_and_example(written):
-    example = "Scales ``x`` by :func:`rms_norm`.\\n\\nExample:\\n    >>> 1\\n    1\\n"
-    page = written(PLAIN.replace("Scales an array.", example))["reference/scale.md"]
-    assert "# scale\n" in page
-    assert "scale(x: ArrayT, *, weight: Any = None) -> ArrayT" in page
-    assert "Scales `x` by `rms_norm`." in page
-    assert "```python\n>>> 1\n1\n```" in page
-
-
 def stub_of(files: dict[str, str]) -> list[ast.FunctionDef]:
     tree = ast.parse(files["_core.pyi"])
     return [

@@ -38,7 +38,7 @@ class RMSNorm(nn.Module):
     Args:
         normalized_shape: the size of the last axis, or a tuple of the last axes, which are
             normalised as one; their strides must join.
-        eps: added to the mean of squares. None: torch.nn's default, see :func:`default_eps`.
+        eps: added to the mean of squares. None: torch.nn's default, 2^-23 (2^-52 for float64).
         elementwise_affine: with a weight.
         device, dtype: of the weight.
         weight_offset: added to the weight; 1.0 as in Gemma, whose weights start at 0.
