@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -69,6 +70,36 @@ def test_example_runs(name, tmp_path):
 def has_headers() -> bool:
     package = Path(membound.__file__).parent
     return shutil.which("c++") is not None and (package / "include" / "membound").is_dir()
+
+
+@pytest.fixture
+def sequences(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER / "protein_lm")
+    return importlib.import_module("sequences")
+
+
+def test_synthetic_proteins_have_the_residue_frequencies(sequences):
+    proteins = sequences.synthetic(400)
+    inside = "".join(protein[1:] for protein in proteins)  # the first is methionine
+    assert {protein[0] for protein in proteins} == {"M"}
+    shares = sequences.composition()
+    assert set(inside) == set(shares) == set("ACDEFGHIKLMNPQRSTVWY")
+    assert max(abs(inside.count(one) / len(inside) - shares[one]) for one in shares) < 0.005
+
+
+def test_protein_model_learns_from_fasta_and_samples(sequences, tmp_path):
+    for module in ("torch", "tokenizers", "tqdm"):
+        pytest.importorskip(module)
+    proteins = sequences.synthetic(300)
+    records = (f">of ours\n{one[:60]}\n{one[60:].lower()}*\n" for one in proteins)
+    (tmp_path / "own.fasta").write_text("\n".join(records))
+    assert sequences.read_fasta(tmp_path / "own.fasta") == proteins
+    options = ["--folder", "run", "--fasta", "own.fasta", "--steps", "25", "--length", "32"]
+    printed = run(tmp_path, "protein_lm/train", *options)
+    before, after = map(float, re.search(r": (\S+) before, (\S+) after", printed).groups())
+    assert after < before - 0.5
+    grown = run(tmp_path, "protein_lm/sample", "--folder", "run", "--start", "MKT", "--count", "2")
+    assert re.fullmatch(r">sampled 1\nMKT[A-Z]*\n>sampled 2\nMKT[A-Z]*\n", grown)
 
 
 def test_the_progress_bar_needs_no_tqdm(tmp_path):
