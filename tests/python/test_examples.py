@@ -34,6 +34,16 @@ EXAMPLES = {
         ["matplotlib"],
         r"(?s)float32   bshd     32/64   adjacent  (exactly the same  ){2}.*cases that differ: 0",
     ),
+    "serve_paged": (
+        ["--sequences", "3", "--prompt", "15", "--new", "6"],
+        [],
+        r"tokens/s\n.*\nsequences with the same tokens: 3 of 3",
+    ),
+    "quantised_linear": (
+        ["--rows", "64", "--width", "256", "--rounds", "2"],
+        [],
+        r"(\n(float8_e4m3fn|int8) .* 0  .*e-0[78]){4}",
+    ),
 }
 
 
