@@ -25,7 +25,8 @@ NumPy on GPUs device="cuda" of a call; staging_options, set_staging_options, cac
 
 Gradients of torch tensors are recorded. ``membound.torch`` has modules, ``patch`` and the functions
 for compiled code, ``membound.jax`` the functions for jit, grad and sharding. ``membound.ndarray``
-is an array of its own, with the functions of the array-API standard.
+is an array of its own, with the functions of the array-API standard; ``membound.autograd`` trains
+models on it.
 On the command line: ``python -m membound info``, ``check`` and ``bench``.
 """
 
@@ -153,8 +154,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "ndarray":  # most programs need none of it
-        return importlib.import_module("membound.ndarray")
+    if name in ("autograd", "ndarray"):  # most programs need neither
+        return importlib.import_module(f"membound.{name}")
     raise _spellings.missing_attribute(name, __all__)
 
 

@@ -55,7 +55,7 @@ def _gather_of(x: NDArray, key: Any) -> Gather:
         # A mask without axes makes one.
         basic += [None] if is_mask and part.ndim == 0 else [slice(None)] * len(found)
         indices += found
-        axis += _axes_taken(part)
+        axis += axes_taken(part)
     view = x[tuple(basic)]
     if spots[-1] - spots[0] + 1 == len(spots):  # an Ellipsis of no axes separates too
         return view, tuple(indices), places[0]
@@ -84,7 +84,8 @@ def _index_of(x: NDArray, part: Any) -> Any:
         ) from None
 
 
-def _axes_taken(part: Any) -> int:
+def axes_taken(part: Any) -> int:
+    """Return how many axes of an array an entry of a key indexes."""
     if isinstance(part, NDArray) and part.dtype == "bool":
         return part.ndim
     return 0 if part is None else 1
@@ -94,7 +95,7 @@ def _with_slices(x: NDArray, parts: list[Any]) -> list[Any]:
     """Return a key with a slice for each axis that Ellipsis, or what is left out, stands for."""
     at = next((at for at, part in enumerate(parts) if part is Ellipsis), len(parts))
     first, rest = parts[: at + 1], parts[at + 1 :]
-    missing = x.ndim - sum(map(_axes_taken, parts[:at] + rest))
+    missing = x.ndim - sum(map(axes_taken, parts[:at] + rest))
     if missing < 0 or any(part is Ellipsis for part in rest):
         raise IndexError(
             f"indexing: a key of an array with {x.ndim} axes must have so many entries at most, "
