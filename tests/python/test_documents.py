@@ -166,15 +166,41 @@ def test_example_runs(document, code, framework, tmp_path, capsys):
         assert promised
 
 
+picture = script("benchmarks/picture.py")
+
+
+def drawn(name: str) -> str:
+    return (ROOT / "docs/images" / name).read_text()
+
+
 def test_the_picture_shows_the_table():
-    picture = script("benchmarks/picture.py")
     text = (ROOT / "README.md").read_text()
-    table = picture.rows(text)
+    table = picture.ops(text)
     assert len(table) == len(re.findall(r"\) \| [\d.]+ \w+ \|$", text, re.MULTILINE)) > 5
-    drawn = (ROOT / "docs/images/ops.svg").read_text()
     for _, ours, peer, who in table:
-        assert f"{ours:.2f} membound" in drawn
-        assert f"{peer:.2f} {who}" in drawn
+        assert f">{ours:.2f} membound<" in drawn("ops.svg")
+        assert f">{peer:.2f} {who}<" in drawn("ops.svg")
+
+
+def test_pictures_show_the_committed_results():
+    cases = picture.cases((picture.RESULTS / "model-h200.md").read_text())
+    assert {"eager", "membound", "torch.compile"} < set(cases)
+    figures = [figure for panel in zip(*cases.values(), strict=True) for figure in panel]
+    assert re.findall(r">(\d+\.\d)<", drawn("model.svg")) == [f"{one:.1f}" for one in figures]
+    lengths = picture.rope((picture.RESULTS / "rope-h200.md").read_text())
+    assert len(lengths) > 5
+    ratios = [f"{copy / ours:.2f}" for _, ours, copy in lengths]
+    assert re.findall(r">(\d\.\d\d)<", drawn("rope.svg")) == ratios
+
+
+@pytest.mark.parametrize("name", ["ops.svg", "model.svg", "rope.svg"])
+def test_pictures_have_a_dark_theme_for_every_colour(name):
+    style, shapes = drawn(name).split("</style>", 1)
+    assert "@media (prefers-color-scheme: dark)" in style
+    assert all(f"fill: {light}" in style for light in picture.DARK)
+    colours = set(re.findall(r"#[0-9a-f]{6}", shapes))
+    assert picture.INK in colours
+    assert colours <= {*picture.DARK, picture.ON_OURS}
 
 
 def test_a_block_that_prints_something_else_stops_the_run(monkeypatch, tmp_path):
