@@ -388,6 +388,8 @@ def test_attributes():
     assert not y.detach().requires_grad
     assert len(x) == 2
     assert [row.tolist() for row in x] == [[1, 1, 1]] * 2
+    with pytest.raises(TypeError):
+        iter(x[0, 0])
     assert (float(x[0, 0]), int(x[0, 0]), bool(x[0, 0]), x[0, 0].item()) == (1, 1, True, 1)
     assert repr(ag.Tensor([1.0])) == "Tensor(array([1.]))"
     assert repr(x[0]) == "Tensor(array([1., 1., 1.], dtype=float32), requires_grad=True)"

@@ -120,8 +120,16 @@ def check_ndarray(names: dict[str, Any]) -> None:
 
 # Documents whose examples are checked by what they compute; those of others print it.
 CHECKED = {"README.md", *(f"docs/{name}.md" for name in ("jax", "ndarray", "ops", "torch"))}
+
+
+def check_autograd(names: dict[str, Any]) -> None:
+    assert names["loss"].item() < 0.1
+    assert all(x.grad is not None for x in names["model"].parameters())
+
+
 # A name that only this example has, and what must hold after it; the first that fits.
 CHECKS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
+    ("ag", check_autograd),
     ("nd", check_ndarray),
     ("rotated", check_rope),
     ("gate_up", check_activation),

@@ -39,6 +39,11 @@ EXAMPLES = {
         [],
         r"tokens/s\n.*\nsequences with the same tokens: 3 of 3",
     ),
+    "train_tiny": (
+        ["--steps", "40", "--plot", "loss.png"],
+        ["matplotlib"],
+        r"loss 2\.\d\d to 1\.\d+ in 40 steps, .*\ntarget of 0.01 not reached",
+    ),
     "quantised_linear": (
         ["--rows", "64", "--width", "256", "--rounds", "2"],
         [],
@@ -110,6 +115,26 @@ def test_protein_model_learns_from_fasta_and_samples(sequences, tmp_path):
     assert after < before - 0.5
     grown = run(tmp_path, "protein_lm/sample", "--folder", "run", "--start", "MKT", "--count", "2")
     assert re.fullmatch(r">sampled 1\nMKT[A-Z]*\n>sampled 2\nMKT[A-Z]*\n", grown)
+
+
+def test_digits_are_classified(tmp_path):
+    pytest.importorskip("sklearn")
+    printed = run(tmp_path, "train_tiny", "--task", "digits", "--steps", "300")
+    assert float(re.search(r"new examples: ([\d.]+)%", printed).group(1)) > 90
+
+
+def test_digits_say_what_they_need(tmp_path):
+    script = FOLDER / "train_tiny.py"
+    code = (
+        "import runpy, sys; sys.modules['sklearn.datasets'] = None\n"
+        f"sys.argv[1:] = ['--task', 'digits']; runpy.run_path({str(script)!r}, None, '__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(FOLDER)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.endswith("which has them: pip install scikit-learn\n")
 
 
 def test_the_progress_bar_needs_no_tqdm(tmp_path):

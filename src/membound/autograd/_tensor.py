@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import membound.ndarray as nd
@@ -153,6 +153,9 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         return _indexed(self, key)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[at] for at in range(len(self)))
 
     def __len__(self) -> int:
         return len(self.data)
