@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from peer_formulas import (
     case,
@@ -21,6 +22,7 @@ from peer_formulas import (
 
 GATE, UP, PACKED = values(6, 8), values(6, 8, seed=1), 4 * values(6, 16)
 CONFIG = SimpleNamespace(hidden_size=8, intermediate_size=12, hidden_act="silu")
+GELU_CONFIG = SimpleNamespace(hidden_size=8, intermediate_size=12, hidden_act="gelu_pytorch_tanh")
 
 
 def sigmoid(x):
@@ -237,9 +239,18 @@ def liger_mlp(f):
         yield mlp(GATE), down(silu(gate(GATE)) * up(GATE))
 
 
-@case("liger.LigerGEGLUMLP")
-def liger_geglu_mlp(f):
+@case("liger.LigerMLP", "liger.LigerTiledSwiGLUMLP")
+def liger_whole_mlp(f):
     mlp = f(CONFIG).double()
+    assert list(mlp.state_dict()) == [f"{one}_proj.weight" for one in ("gate", "up", "down")]
+    yield mlp(GATE), mlp.down_proj(silu(mlp.gate_proj(GATE)) * mlp.up_proj(GATE))
+    with pytest.raises(ValueError, match="argument 'config' must have the hidden_act 'silu' or"):
+        f(GELU_CONFIG)
+
+
+@case("liger.LigerGEGLUMLP", "liger.LigerTiledGEGLUMLP")
+def liger_geglu_mlp(f):
+    mlp = f(GELU_CONFIG).double()
     yield mlp(GATE), mlp.down_proj(gelu_tanh(mlp.gate_proj(GATE)) * mlp.up_proj(GATE))
 
 

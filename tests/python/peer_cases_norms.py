@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import torch
-from peer_formulas import case, layer, rms, values
+from peer_formulas import case, layer, rms, silu, values
 
 X, R, W, B = values(6, 8), values(6, 8, seed=1), values(8, seed=2), values(8, seed=3)
 
@@ -68,6 +68,12 @@ def cake_rmsnorm(f):
     y, total = f(X, W, 1e-2, R)
     yield y, rms(X + R, W, 1e-2)
     yield total, X + R
+
+
+@case("flashinfer.cake_rmsnorm_silu_gate")
+def cake_rmsnorm_silu_gate(f):
+    yield f(X, R, W), rms(X, W) * silu(R)
+    yield f(X, R, W, 1e-2), rms(X, W, 1e-2) * silu(R)
 
 
 @case("flashinfer.cake_rmsnorm_train_forward")

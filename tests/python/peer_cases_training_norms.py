@@ -180,10 +180,14 @@ def dropout_add_rms_module(f):
     yield filled(f(8))(X, R), rms(X + R, W, 1e-5)
 
 
+HEADS, BY_HEAD = X.view(2, 3, 8), R[:3]  # a weight for each of three heads
+
+
 @case("quack.rmsnorm")
 def quack_rmsnorm(f):
     yield f(X), rms(X)
     yield f(X, W), rms(X, W)
+    yield f(HEADS, BY_HEAD), rms(HEADS, BY_HEAD)
     y, total = f(X, W, residual=R, eps=1e-2, prenorm=True, weight_offset=1.0)
     yield y, rms(X + R, W, 1e-2, 1)
     yield total, X + R
@@ -198,6 +202,7 @@ def quack_rmsnorm_fwd(f):
     y, total, rstd = f(X, W, residual=R, eps=1e-2, store_rstd=True, weight_offset=1.0)
     yield y, rms(X + R, W, 1e-2, 1)
     yield rstd, ((X + R).square().mean(-1) + 1e-2).rsqrt()
+    yield f(HEADS, BY_HEAD)[0], rms(HEADS, BY_HEAD)
     y, total, rstd = f(X, W)
     assert rstd is None
     yield y, rms(X, W)
@@ -215,6 +220,8 @@ def quack_rmsnorm_bwd(f):
     got = f(X, W, R, rstd, X, has_residual=True, weight_offset=1.0)
     yield got[3], dx + X
     yield f(X, None, R, rstd)[0], gradients(lambda x: rms(x, None, 1e-2), R, X)[0]
+    expected = gradients(lambda x, w: rms(x, w, 1e-2), R.view(2, 3, 8), HEADS, BY_HEAD)
+    yield from zip(f(HEADS, BY_HEAD, R.view(2, 3, 8), rstd.view(2, 3))[:2], expected, strict=True)
 
 
 @case("quack.QuackRMSNorm")

@@ -60,6 +60,53 @@ def _renamed_error(name: str, theirs: dict[str, str], text: str) -> str:
     return _ARGUMENT.sub(renamed, _OURS.sub(name, text, count=1))
 
 
+def layer(
+    choices: dict[str, dict[Any, Any]] | None = None, *, keywords: bool = False, **theirs: str
+) -> Callable[[Any], Any]:
+    """Decorate a function to be a module: keyword-only arguments are those of its constructor.
+
+    Args:
+        choices: the values that an argument of the constructor may have.
+        keywords: the constructor's arguments are keyword-only too.
+        theirs: as of :func:`adapter`.
+    """
+
+    def decorate(function: Any) -> Any:
+        name = function.__name__
+        mine = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        of_call, of_init = [mine], [mine]
+        for one in inspect.signature(function).parameters.values():
+            stored = one.kind is one.KEYWORD_ONLY
+            kind = one.KEYWORD_ONLY if stored and keywords else one.POSITIONAL_OR_KEYWORD
+            (of_init if stored else of_call).append(one.replace(kind=kind))
+        constructor = inspect.Signature(of_init)
+        options = [one.name for one in of_init[1:]]
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
+            torch.nn.Module.__init__(self)
+            given = constructor.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            for option in options:
+                if option in (choices or {}):
+                    choose(name, option, given.arguments[option], choices[option])
+                setattr(self, option, given.arguments[option])
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(
+                *args, **kwargs, **{option: getattr(self, option) for option in options}
+            )
+
+        __init__.__signature__ = constructor  # type: ignore[attr-defined]
+        forward.__signature__ = inspect.Signature(of_call)  # type: ignore[attr-defined]
+        body = {
+            "__init__": __init__, "forward": adapter(name, **theirs)(forward),
+            "__doc__": function.__doc__, "__module__": function.__module__,
+        }  # fmt: skip
+        return type(name, (torch.nn.Module,), body)
+
+    return decorate
+
+
 def own_names(module: dict[str, Any]) -> Iterator[str]:
     """What a star imports: the functions and classes that a module defines itself."""
     for name, value in module.items():

@@ -106,6 +106,7 @@ class LayerNorm(nn.Module):
         elementwise_affine: with a weight, and with ``bias`` a bias.
         bias: see there.
         device, dtype: of weight and bias.
+        weight_offset: added to the weight, which then starts at 1 less.
 
     torch.fx.symbolic_trace of it alone needs ``concrete_args={"residual": None}`` for no residual.
 
@@ -116,35 +117,38 @@ class LayerNorm(nn.Module):
 
     def __init__(
         self, normalized_shape, eps: float = 1e-5, elementwise_affine: bool = True,
-        bias: bool = True, device=None, dtype=None,
+        bias: bool = True, device=None, dtype=None, *, weight_offset: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.normalized_shape = _axes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
+        self.weight_offset = weight_offset if elementwise_affine else 0.0
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
             values = torch.empty(self.normalized_shape, device=device, dtype=dtype)
             self.register_parameter(name, nn.Parameter(values) if wanted else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Reset the weight to 1 and the bias to 0."""
+        """Reset the weight such that it multiplies by 1, and the bias to 0."""
         if self.weight is not None:
-            nn.init.ones_(self.weight)
+            nn.init.constant_(self.weight, 1.0 - self.weight_offset)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x, residual=None):
         """The norm of x; with a residual the norm of their sum, and the sum."""
-        options = {"eps": self.eps, **_over(self.normalized_shape)}
+        options = {"eps": self.eps, "weight_offset": self.weight_offset}
+        options |= _over(self.normalized_shape)
         if residual is None:
             return layer_norm(x, self.weight, self.bias, **options)
         return add_layer_norm(x, residual, self.weight, self.bias, **options)
 
     def extra_repr(self) -> str:
+        offset = f", weight_offset={self.weight_offset}" if self.weight_offset else ""
         return (
             f"{self.normalized_shape}, eps={self.eps}, "
-            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}{offset}"
         )
 
 

@@ -13,7 +13,7 @@ import membound
 from membound.torch._adapters import adapter, frequencies, heads_of, own_names
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm
-from membound.torch._rms_norm import add_rms_norm, rms_norm
+from membound.torch._rms_norm import add_rms_norm, rms_norm, rms_norm_gated
 from membound.torch._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
 from membound.torch._rope import rope
 from membound.torch._softmax import softmax as _softmax
@@ -114,8 +114,16 @@ def cake_rmsnorm(x, w, eps=1e-6, residual=None, deterministic=True):
     return add_rms_norm(x, residual, w, eps=eps)
 
 
+@adapter()
+def cake_rmsnorm_silu_gate(x, z, weight, eps=1e-6, *, deterministic=True):
+    """RMSNorm times ``silu(z)``, with its gradient; ``deterministic`` is taken and ignored."""
+    return rms_norm_gated(x, z, weight, eps=eps)
+
+
 @adapter(weight="w")
-def cake_rmsnorm_train_forward(x, w, eps, *, residual=None, out=None, rstd=None, residual_out=None):
+def cake_rmsnorm_train_forward(
+    x, w, eps, *, residual=None, out=None, rstd=None, residual_out=None, deterministic=True
+):
     """``(out, rstd)``, or with a residual ``(out, rstd, x + residual)``."""
     options = {"eps": eps, "out": out, "return_rstd": True}
     if residual is None:

@@ -8,13 +8,14 @@ ignored: they choose a launch or the memory of gradients, not a result.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, own_names, refuse
+from membound.torch._adapters import adapter, choose, layer, own_names, refuse
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_linear import gated_linear
 from membound.torch._layer_norm import layer_norm
@@ -49,94 +50,90 @@ def liger_relu_squared(x):
     return gated_activation(x, kind="relu2", packing="gate")
 
 
-class LigerReLUSquared(nn.Module):
+@layer(gate="x")
+def LigerReLUSquared(x):
     """``relu(x) ** 2``."""
-
-    @adapter(gate="x")
-    def forward(self, x):
-        return gated_activation(x, kind="relu2", packing="gate")
+    return liger_relu_squared(x)
 
 
 class _GatedMLP(nn.Module):
     """Three projections and a gated activation, which is not saved."""
 
     _kind = "silu"
+    _acts: tuple[str, ...] = ("silu", "swish")
+    _projections = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}  # noqa: RUF012
 
     def __init__(self, config, intermediate_size=None):
         super().__init__()
+        if self._acts and config.hidden_act not in self._acts:
+            known = " or ".join(map(repr, self._acts))
+            raise ValueError(
+                f"{type(self).__name__}: argument 'config' must have the hidden_act {known}, got "
+                f"{config.hidden_act!r}"
+            )
         self.config = config
         self.hidden_size = config.hidden_size
         self.intermediate_size = (
             config.intermediate_size if intermediate_size is None else intermediate_size
         )
-        self.gate_proj = nn.Linear(self.hidden_size, self.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(self.hidden_size, self.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(self.intermediate_size, self.hidden_size, bias=False)
+        inside = self.intermediate_size if "up" in self._projections else 2 * self.intermediate_size
+        for role, name in self._projections.items():
+            sizes = (self.intermediate_size, self.hidden_size)
+            sizes = sizes if role == "down" else (self.hidden_size, inside)
+            setattr(self, name, nn.Linear(*sizes, bias=False))
 
     def forward(self, x):
-        gate, up = self.gate_proj(x), self.up_proj(x)
-        return gated_linear(gate, up, self.down_proj.weight, kind=self._kind)
-
-
-def _check_act(module: nn.Module, config: Any) -> None:
-    if config.hidden_act not in ("silu", "swish"):
-        raise ValueError(
-            f"{type(module).__name__}: argument 'config' must have the hidden_act 'silu' or "
-            f"'swish', got {config.hidden_act!r}"
-        )
+        of = {role: getattr(self, name) for role, name in self._projections.items()}
+        up = of["up"](x) if "up" in of else None
+        return gated_linear(of["gate"](x), up, of["down"].weight, kind=self._kind)
 
 
 class LigerSwiGLUMLP(_GatedMLP):
     """The gated MLP of Llama."""
 
-    def __init__(self, config, intermediate_size=None):
-        super().__init__(config, intermediate_size)
-        _check_act(self, config)
 
-
-class LigerQwen3MoeSwiGLUMLP(LigerSwiGLUMLP):
+class LigerQwen3MoeSwiGLUMLP(_GatedMLP):
     """The gated MLP of an expert of Qwen3-MoE."""
 
 
-class LigerGEGLUMLP(_GatedMLP):
-    """The gated MLP of Gemma: gelu with tanh."""
-
-    _kind = "gelu_tanh"
+class LigerMLP(_GatedMLP):
+    """The gated MLP of Llama."""
 
     def __init__(self, config):
         super().__init__(config)
 
 
-class LigerPhi3SwiGLUMLP(nn.Module):
+class LigerTiledSwiGLUMLP(_GatedMLP):
+    """The gated MLP of Llama in one pass; ``num_shards`` is taken and ignored."""
+
+    def __init__(self, config, num_shards=None):
+        super().__init__(config)
+
+
+class LigerGEGLUMLP(LigerMLP):
+    """The gated MLP of Gemma: gelu with tanh."""
+
+    _kind = "gelu_tanh"
+    _acts = ()
+
+
+class LigerTiledGEGLUMLP(LigerTiledSwiGLUMLP):
+    """The gated MLP of Gemma in one pass; ``num_shards`` is taken and ignored."""
+
+    _kind = "gelu_tanh"
+    _acts = ("gelu", "gelu_new", "gelu_pytorch_tanh")
+
+
+class LigerPhi3SwiGLUMLP(LigerMLP):
     """The gated MLP of Phi-3: one projection computes gate and up."""
 
-    def __init__(self, config):
-        super().__init__()
-        _check_act(self, config)
-        self.config = config
-        self.hidden_size = config.hidden_size
-        self.intermediate_size = config.intermediate_size
-        self.gate_up_proj = nn.Linear(self.hidden_size, 2 * self.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(self.intermediate_size, self.hidden_size, bias=False)
-
-    def forward(self, x):
-        return gated_linear(self.gate_up_proj(x), None, self.down_proj.weight)
+    _projections = {"gate": "gate_up_proj", "down": "down_proj"}  # noqa: RUF012
 
 
-class LigerBlockSparseTop2MLP(nn.Module):
+class LigerBlockSparseTop2MLP(LigerMLP):
     """The gated MLP of an expert of Mixtral."""
 
-    def __init__(self, config):
-        super().__init__()
-        _check_act(self, config)
-        self.ffn_dim = config.intermediate_size
-        self.hidden_dim = config.hidden_size
-        self.w1 = nn.Linear(self.hidden_dim, self.ffn_dim, bias=False)
-        self.w2 = nn.Linear(self.ffn_dim, self.hidden_dim, bias=False)
-        self.w3 = nn.Linear(self.hidden_dim, self.ffn_dim, bias=False)
-
-    def forward(self, x):
-        return gated_linear(self.w1(x), self.w3(x), self.w2.weight)
+    _projections = {"gate": "w1", "down": "w2", "up": "w3"}  # noqa: RUF012
 
 
 # --- rotary embedding ---
@@ -204,12 +201,10 @@ def liger_softmax(x):
     return softmax(x)
 
 
-class LigerSoftmax(nn.Module):
+@layer()
+def LigerSoftmax(x):
     """Softmax over the last axis."""
-
-    @adapter()
-    def forward(self, x):
-        return softmax(x)
+    return softmax(x)
 
 
 class LigerEmbedding(_modules.Embedding):
@@ -296,86 +291,44 @@ class LigerRMSNorm(_modules.RMSNorm):
         return super().forward(hidden_states)
 
 
-class LigerRMSNormForGemma(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of Gemma."""
+def _rms_norm_of(model: str, called: dict[str, str | None], **defaults: Any) -> Any:
+    """LigerRMSNorm with a model's defaults and names of arguments; None: not there."""
+    name = f"LigerRMSNormFor{model}"
+    origin = inspect.signature(LigerRMSNorm.__init__).parameters.values()
+    ours = {called.get(one.name, one.name): one for one in origin}
+    signature = inspect.Signature([
+        one.replace(name=theirs, default=defaults.get(one.name, one.default))
+        for theirs, one in ours.items() if theirs is not None
+    ])  # fmt: skip
 
-    def __init__(
-        self, hidden_size, eps=1e-6, offset=1.0, casting_mode="gemma", init_fn="zeros",
-        in_place=True, row_mode=None,
-    ):  # fmt: skip
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
+    def __init__(self, *args, **kwargs):  # noqa: N807 - it is one
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        LigerRMSNorm.__init__(**{ours[theirs].name: one for theirs, one in given.arguments.items()})
 
-
-class LigerRMSNormForGemma2(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of Gemma 2."""
-
-    def __init__(
-        self, hidden_size, eps=1e-6, offset=1.0, casting_mode="gemma", init_fn="zeros",
-        in_place=False, row_mode=None,
-    ):  # fmt: skip
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
-
-
-class LigerRMSNormForGemma3(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of Gemma 3."""
-
-    def __init__(
-        self, dim, eps=1e-6, offset=1.0, casting_mode="gemma", init_fn="zeros",
-        in_place=False,
-    ):  # fmt: skip
-        super().__init__(dim, eps, offset, casting_mode, init_fn, in_place)
+    __init__.__signature__ = signature
+    text = f":class:`LigerRMSNorm` with the defaults of {model}."
+    body = {"__init__": __init__, "__doc__": text, "__module__": __name__}
+    return type(name, (LigerRMSNorm,), body)
 
 
-class LigerRMSNormForGemma4(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of Gemma 4."""
+_GEMMA: dict[str, Any] = {"offset": 1.0, "casting_mode": "gemma", "init_fn": "zeros"}
+_AFFINE: dict[str, str | None] = {"elementwise_affine": None}
+_DIM = {"hidden_size": "dim", "row_mode": None}
 
-    def __init__(
-        self, dim, eps=1e-6, offset=0.0, casting_mode="gemma", init_fn="ones",
-        in_place=False, with_scale=True,
-    ):  # fmt: skip
-        super().__init__(
-            dim, eps, offset, casting_mode, init_fn, in_place, elementwise_affine=with_scale
-        )
-
-
-class LigerRMSNormForOlmo2(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of OLMo 2."""
-
-    def __init__(
-        self, hidden_size, eps=1e-6, offset=0.0, casting_mode="llama", init_fn="ones",
-        in_place=False, row_mode=None,
-    ):  # fmt: skip
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
+LigerRMSNormForGemma = _rms_norm_of("Gemma", _AFFINE, **_GEMMA)
+LigerRMSNormForGemma2 = _rms_norm_of("Gemma2", _AFFINE, **_GEMMA, in_place=False)
+LigerRMSNormForGemma3 = _rms_norm_of("Gemma3", _DIM | _AFFINE, **_GEMMA, in_place=False)
+LigerRMSNormForGemma4 = _rms_norm_of(
+    "Gemma4", _DIM | {"elementwise_affine": "with_scale"}, casting_mode="gemma", in_place=False
+)
+LigerRMSNormForOlmo2 = _rms_norm_of("Olmo2", _AFFINE, in_place=False)
+LigerRMSNormForGlm4 = _rms_norm_of("Glm4", _AFFINE, in_place=False)
+LigerRMSNormForQwen3Next = _rms_norm_of("Qwen3Next", _AFFINE, **_GEMMA, in_place=False)
 
 
-class LigerRMSNormForGlm4(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of GLM-4."""
-
-    def __init__(
-        self, hidden_size, eps=1e-6, offset=0.0, casting_mode="llama", init_fn="ones",
-        in_place=False, row_mode=None,
-    ):  # fmt: skip
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
-
-
-class LigerRMSNormForQwen3Next(LigerRMSNorm):
-    """:class:`LigerRMSNorm` with the defaults of Qwen3-Next."""
-
-    def __init__(
-        self, hidden_size, eps=1e-6, offset=1.0, casting_mode="gemma", init_fn="zeros",
-        in_place=False, row_mode=None,
-    ):  # fmt: skip
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place, row_mode)
-
-
-class LigerFusedAddRMSNorm(LigerRMSNorm):
+class LigerFusedAddRMSNorm(_rms_norm_of("added", {"row_mode": None} | _AFFINE, in_place=False)):
     """RMSNorm of ``hidden_states + residual``, and the sum."""
-
-    def __init__(
-        self, hidden_size, eps=1e-6, offset=0.0, casting_mode="llama", init_fn="ones",
-        in_place=False,
-    ):  # fmt: skip
-        super().__init__(hidden_size, eps, offset, casting_mode, init_fn, in_place)
 
     @adapter(x="hidden_states")
     def forward(self, hidden_states, residual):
@@ -403,11 +356,20 @@ class LigerLayerNorm(nn.Module):
 # --- losses ---
 
 
-def _refuse_more(function, return_z_loss, return_token_accuracy, return_predicted_tokens):
-    refuse(function, "return_z_loss", return_z_loss, False, "subtract the loss without it")
-    instead = "compare labels with logits.argmax(-1)"
-    refuse(function, "return_token_accuracy", return_token_accuracy, False, instead)
-    refuse(function, "return_predicted_tokens", return_predicted_tokens, False, instead)
+_INSTEAD = {
+    "return_z_loss": "subtract the loss without it",
+    "return_token_accuracy": "compare labels with logits.argmax(-1)",
+    "return_predicted_tokens": "compare labels with logits.argmax(-1)",
+}
+
+
+def _refuse_more(function, returned, z_loss, **weight):
+    for (argument, instead), value in zip(_INSTEAD.items(), returned, strict=True):
+        refuse(function, argument, value, False, instead)
+    ((argument, value),) = weight.items()
+    if z_loss:
+        instead = "with lse_square_scale it is weighted here, not there"
+        refuse(function, argument, value, None, instead)
 
 
 @adapter(logits="input", labels="target", z_loss="lse_square_scale")
@@ -421,9 +383,8 @@ def liger_cross_entropy(
     ``size_average`` and ``reduce`` are taken and ignored, as there.
     """
     name = "liger_cross_entropy"
-    _refuse_more(name, return_z_loss, return_token_accuracy, return_predicted_tokens)
-    if weight is not None and lse_square_scale:
-        refuse(name, "weight", weight, None, "with lse_square_scale it is weighted here, not there")
+    returned = return_z_loss, return_token_accuracy, return_predicted_tokens
+    _refuse_more(name, returned, lse_square_scale, weight=weight)
     loss = reduced_cross_entropy(
         name, input, target, weight=weight, ignore_index=ignore_index, reduction=reduction,
         label_smoothing=label_smoothing, z_loss=lse_square_scale, softcap=softcap,
@@ -440,10 +401,8 @@ def liger_fused_linear_cross_entropy(
 ):  # fmt: skip
     """Cross entropy of ``input @ weight.T + bias``, without materialising all logits."""
     name = "liger_fused_linear_cross_entropy"
-    _refuse_more(name, return_z_loss, return_token_accuracy, return_predicted_tokens)
-    if ce_weight is not None and lse_square_scale:
-        instead = "with lse_square_scale it is weighted here, not there"
-        refuse(name, "ce_weight", ce_weight, None, instead)
+    returned = return_z_loss, return_token_accuracy, return_predicted_tokens
+    _refuse_more(name, returned, lse_square_scale, ce_weight=ce_weight)
     refuse(name, "use_token_scaling", use_token_scaling, False, "use reduction='none'")
     if accum_dtype != weight.dtype:
         refuse(name, "accum_dtype", accum_dtype, None, "gradients are summed in weight's dtype")
@@ -454,50 +413,32 @@ def liger_fused_linear_cross_entropy(
     )  # fmt: skip
 
 
-class LigerCrossEntropyLoss(nn.Module):
+@layer({"reduction": REDUCTIONS}, input="_input")
+def LigerCrossEntropyLoss(
+    _input, target, *, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
+    reduction="mean", softcap=None, return_z_loss=False, return_token_accuracy=False,
+    return_predicted_tokens=False,
+):  # fmt: skip
     """:func:`liger_cross_entropy` as a module."""
-
-    def __init__(
-        self, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
-        reduction="mean", softcap=None, return_z_loss=False, return_token_accuracy=False,
-        return_predicted_tokens=False,
-    ):  # fmt: skip
-        super().__init__()
-        choose("LigerCrossEntropyLoss", "reduction", reduction, REDUCTIONS)
-        self.weight = weight
-        self.options = {
-            "ignore_index": ignore_index, "lse_square_scale": lse_square_scale,
-            "label_smoothing": label_smoothing, "reduction": reduction, "softcap": softcap,
-            "return_z_loss": return_z_loss, "return_token_accuracy": return_token_accuracy,
-            "return_predicted_tokens": return_predicted_tokens,
-        }  # fmt: skip
-
-    @adapter(input="_input")
-    def forward(self, _input, target):
-        return liger_cross_entropy(_input, target, self.weight, **self.options)
+    return liger_cross_entropy(
+        _input, target, weight, None, ignore_index, None, reduction, label_smoothing,
+        lse_square_scale, softcap, return_z_loss, return_token_accuracy, return_predicted_tokens,
+    )  # fmt: skip
 
 
-class LigerFusedLinearCrossEntropyLoss(nn.Module):
+@layer({"reduction": REDUCTIONS}, input="_input", weight="lin_weight")
+def LigerFusedLinearCrossEntropyLoss(
+    lin_weight, _input, target, bias=None, *, ce_weight=None, ignore_index=-100,
+    lse_square_scale=0.0, label_smoothing=0.0, reduction="mean", softcap=None, return_z_loss=False,
+    accum_dtype=None, use_token_scaling=False, return_token_accuracy=False,
+    return_predicted_tokens=False,
+):  # fmt: skip
     """:func:`liger_fused_linear_cross_entropy` as a module."""
-
-    def __init__(
-        self, ce_weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
-        reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None,
-        use_token_scaling=False, return_token_accuracy=False, return_predicted_tokens=False,
-    ):  # fmt: skip
-        super().__init__()
-        self.options = {
-            "ce_weight": ce_weight, "ignore_index": ignore_index,
-            "lse_square_scale": lse_square_scale, "label_smoothing": label_smoothing,
-            "reduction": reduction, "softcap": softcap, "return_z_loss": return_z_loss,
-            "accum_dtype": accum_dtype, "use_token_scaling": use_token_scaling,
-            "return_token_accuracy": return_token_accuracy,
-            "return_predicted_tokens": return_predicted_tokens,
-        }  # fmt: skip
-
-    @adapter(input="_input", weight="lin_weight")
-    def forward(self, lin_weight, _input, target, bias=None):
-        return liger_fused_linear_cross_entropy(_input, lin_weight, target, bias, **self.options)
+    return liger_fused_linear_cross_entropy(
+        _input, lin_weight, target, bias, ce_weight, ignore_index, lse_square_scale,
+        label_smoothing, reduction, softcap, return_z_loss, accum_dtype, use_token_scaling,
+        return_token_accuracy, return_predicted_tokens,
+    )  # fmt: skip
 
 
 __all__ = list(own_names(globals()))

@@ -33,6 +33,12 @@ def _sum_in(function, x, residual, bias, residual_dtype):
     return None
 
 
+def _options(x, weight, weight_offset, **more):
+    """A weight of two axes is one for each head."""
+    shape = x.shape[-1] if weight is not None and weight.dim() == 2 else None
+    return {"weight_offset": weight_offset, "normalized_shape": shape, **more}
+
+
 @adapter(dtype="out_dtype")
 def rmsnorm(
     x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6,
@@ -40,12 +46,14 @@ def rmsnorm(
 ):  # fmt: skip
     """RMSNorm of x, or of ``x + residual``; with prenorm the result and the normalised input.
 
+    A weight of ``(heads, head_dim)`` is one for each head.
+
     >>> import torch
     >>> rmsnorm(torch.tensor([[3.0, 4.0]]), eps=12.5).mul(10).round().tolist()
     [[6.0, 8.0]]
     """
     total = _sum_in("rmsnorm", x, residual, bias, residual_dtype)
-    options = {"eps": eps, "weight_offset": weight_offset, "dtype": out_dtype}
+    options = _options(x, weight, weight_offset, eps=eps, dtype=out_dtype)
     if residual is None:
         y = _rms_norm(x, weight, **options)
     else:
@@ -60,8 +68,7 @@ def rmsnorm_fwd(
 ):  # fmt: skip
     """``(out, x + residual or x, rstd or None)``, without a gradient."""
     total = _sum_in("rmsnorm_fwd", x, residual, bias, residual_dtype)
-    options = {"eps": eps, "weight_offset": weight_offset, "dtype": out_dtype}
-    options["return_rstd"] = True
+    options = _options(x, weight, weight_offset, eps=eps, dtype=out_dtype, return_rstd=True)
     if residual is None:
         y, rstd = membound.rms_norm(x, weight, **options)
     else:
@@ -76,7 +83,7 @@ def rmsnorm_bwd(
 ):  # fmt: skip
     """``(dx, dweight, None, dx if has_residual)``; x is the normalised input."""
     refuse("rmsnorm_bwd", "has_bias", has_bias, False, "sum dout over its rows")
-    options = {"weight_offset": weight_offset, "need_dweight": weight is not None}
+    options = _options(x, weight, weight_offset, need_dweight=weight is not None)
     if dresidual_out is None:
         dx, dw = membound.rms_norm_backward(dout, x, weight, rstd, **options)
     else:

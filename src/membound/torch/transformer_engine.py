@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, own_names, refuse
+from membound.torch._adapters import adapter, choose, layer, own_names, refuse
 from membound.torch._gated_activation import gated_activation
 from membound.torch._losses import reduced_cross_entropy
 from membound.torch._recording import dispatch_modes, dynamo_traces
@@ -229,83 +229,58 @@ class RotaryPositionEmbedding(nn.Module):
 # --- norms ---
 
 
-def _shape_and_dtype(module, normalized_shape, hidden_size, params_dtype, given):
-    """Resolve the two names that Transformer Engine has for each argument."""
-    for name, one, other in (
-        ("hidden_size", hidden_size, normalized_shape),
-        ("params_dtype", params_dtype, given.get("dtype")),
-    ):
-        if one is not None and other is not None:
-            raise ValueError(
-                f"{module}: argument '{name}' must be None with its newer name, got {one}"
-            )
-    if normalized_shape is None and hidden_size is None:
-        raise ValueError(f"{module}: argument 'normalized_shape' must be given, got None")
-    given.pop("sm_margin", None)
-    dtype = given.pop("dtype", None)
-    where = {"device": given.pop("device", None), "dtype": params_dtype or dtype}
-    if given:
-        raise TypeError(f"{module}: argument '{next(iter(given))}' is unknown")
-    return hidden_size if normalized_shape is None else normalized_shape, where
+class _Norm:
+    """What both norms take: two names for each of two arguments, and no state of float8."""
 
-
-class _WithoutExtraState:
-    """Ignores the float8 state in checkpoints, which these modules do not have."""
+    def __init__(
+        self, normalized_shape=None, eps=1e-5, sequence_parallel=None, params_dtype=None,
+        zero_centered_gamma=False, hidden_size=None, **kwargs,
+    ):  # fmt: skip
+        module = type(self).__name__
+        for name, one, other in (
+            ("hidden_size", hidden_size, normalized_shape),
+            ("params_dtype", params_dtype, kwargs.get("dtype")),
+        ):
+            if one is not None and other is not None:
+                raise ValueError(
+                    f"{module}: argument '{name}' must be None with its newer name, got {one}"
+                )
+        shape = hidden_size if normalized_shape is None else normalized_shape
+        if shape is None:
+            raise ValueError(f"{module}: argument 'normalized_shape' must be given, got None")
+        unknown = kwargs.keys() - {"sm_margin", "dtype", "device"}
+        if unknown:
+            raise TypeError(f"{module}: argument '{min(unknown)}' is unknown")
+        self.zero_centered_gamma = zero_centered_gamma
+        where = {"device": kwargs.get("device"), "dtype": params_dtype or kwargs.get("dtype")}
+        super().__init__(shape, eps, weight_offset=float(zero_centered_gamma), **where)
+        self.sequence_parallel = sequence_parallel
+        if sequence_parallel is not None:
+            for parameter in self.parameters():
+                parameter.sequence_parallel = sequence_parallel
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         state_dict.pop(f"{prefix}_extra_state", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-class RMSNorm(_WithoutExtraState, _modules.RMSNorm):
+class RMSNorm(_Norm, _modules.RMSNorm):
     """RMSNorm; with ``zero_centered_gamma`` of ``1 + weight``.
 
     ``sequence_parallel`` marks the weight, as there; ``sm_margin`` is taken and ignored.
     """
-
-    def __init__(
-        self, normalized_shape=None, eps=1e-5, sequence_parallel=None, params_dtype=None,
-        zero_centered_gamma=False, hidden_size=None, **kwargs,
-    ):  # fmt: skip
-        given = "RMSNorm", normalized_shape, hidden_size, params_dtype, kwargs
-        shape, where = _shape_and_dtype(*given)
-        super().__init__(shape, eps, weight_offset=1.0 if zero_centered_gamma else 0.0, **where)
-        self.zero_centered_gamma = zero_centered_gamma
-        self.sequence_parallel = sequence_parallel
-        if sequence_parallel is not None:
-            self.weight.sequence_parallel = sequence_parallel
 
     @adapter(x="input")
     def forward(self, input):
         return super().forward(input)
 
 
-class LayerNorm(_WithoutExtraState, _modules.LayerNorm):
+class LayerNorm(_Norm, _modules.LayerNorm):
     """LayerNorm; with ``zero_centered_gamma`` of ``1 + weight``."""
-
-    def __init__(
-        self, normalized_shape=None, eps=1e-5, sequence_parallel=None, params_dtype=None,
-        zero_centered_gamma=False, hidden_size=None, **kwargs,
-    ):  # fmt: skip
-        self.zero_centered_gamma = zero_centered_gamma
-        given = "LayerNorm", normalized_shape, hidden_size, params_dtype, kwargs
-        shape, where = _shape_and_dtype(*given)
-        super().__init__(shape, eps, **where)
-        self.sequence_parallel = sequence_parallel
-        if sequence_parallel is not None:
-            self.weight.sequence_parallel = self.bias.sequence_parallel = sequence_parallel
-
-    def reset_parameters(self):
-        """Reset the weight such that it multiplies by 1, and the bias to 0."""
-        nn.init.constant_(self.weight, 0.0 if self.zero_centered_gamma else 1.0)
-        nn.init.zeros_(self.bias)
 
     @adapter(x="input")
     def forward(self, input):
-        offset = 1.0 if self.zero_centered_gamma else 0.0
-        return _modules.layer_norm(
-            input, self.weight, self.bias, eps=self.eps, weight_offset=offset
-        )
+        return super().forward(input)
 
 
 # --- losses and softmax ---
@@ -329,42 +304,32 @@ def parallel_cross_entropy(
     )  # fmt: skip
 
 
-class FusedScaleMaskSoftmax(nn.Module):
+@layer(x="inp")
+def FusedScaleMaskSoftmax(
+    inp, mask, attn_mask_type, scale=None, *, mask_func, softmax_in_fp32=True
+):
     """Softmax of ``scale * inp`` where mask is False.
 
     ``mask_func`` and ``softmax_in_fp32`` are taken and ignored: what is masked is left out of the
     sums, which are in float32.
     """
-
-    def __init__(self, mask_func, softmax_in_fp32=True):
-        super().__init__()
-        self.mask_func = mask_func
-        self.softmax_in_fp32 = softmax_in_fp32
-
-    @adapter(x="inp")
-    def forward(self, inp, mask, attn_mask_type, scale=None):
-        causal = None
-        if attn_mask_type in ("causal", "causal_bottom_right"):
-            causal = inp.shape[-1] - inp.shape[-2] if "bottom" in attn_mask_type else 0
-        keep = None if mask is None or attn_mask_type == "no_mask" else mask.logical_not()
-        return softmax(inp, keep, scale=1.0 if scale is None else scale, causal_offset=causal)
+    causal = None
+    if attn_mask_type in ("causal", "causal_bottom_right"):
+        causal = inp.shape[-1] - inp.shape[-2] if "bottom" in attn_mask_type else 0
+    keep = None if mask is None or attn_mask_type == "no_mask" else mask.logical_not()
+    return softmax(inp, keep, scale=1.0 if scale is None else scale, causal_offset=causal)
 
 
 # --- activations ---
 
 
 def _activation(name: str, formula: str, **options: Any) -> Any:
-    def __init__(self, *, cache_quantized_input=False):  # noqa: N807 - it is one
-        nn.Module.__init__(self)
-        self.cache_quantized_input = cache_quantized_input
-
-    @adapter(name, gate="input")
-    def forward(self, input):
+    def call(input, *, cache_quantized_input=False):
         return gated_activation(input, **options)
 
-    text = f"``{formula}``; cache_quantized_input is taken and ignored: nothing is quantised."
-    body = {"__init__": __init__, "forward": forward, "__doc__": text, "__module__": __name__}
-    return type(name, (nn.Module,), body)
+    call.__name__ = name
+    call.__doc__ = f"``{formula}``; cache_quantized_input is ignored: nothing is quantised."
+    return layer(keywords=True, gate="input")(call)
 
 
 GLU = _activation("GLU", "sigmoid(gate) * up", kind="sigmoid")
@@ -379,56 +344,31 @@ ReLU = _activation("ReLU", "relu(input)", kind="relu", packing="gate")
 SiLU = _activation("SiLU", "silu(input)", packing="gate")
 
 _PACKINGS = {None: "halves", 1: "interleaved"}  # gate and up interleaved in blocks of this size
+_INTERLEAVED = {"glu_interleave_size": _PACKINGS}
 
 
-class SwiGLU(nn.Module):
+@layer(_INTERLEAVED, keywords=True, gate="input")
+def SwiGLU(input, *, cache_quantized_input=False, glu_interleave_size=None):
     """``silu(gate) * up`` of halves, or of pairs with ``glu_interleave_size=1``."""
-
-    def __init__(self, *, cache_quantized_input=False, glu_interleave_size=None):
-        super().__init__()
-        self.glu_interleave_size = glu_interleave_size
-        given = "SwiGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
-        self._options = {"packing": choose(*given)}
-
-    @adapter(gate="input")
-    def forward(self, input):
-        return gated_activation(input, **self._options)
+    return gated_activation(input, packing=_PACKINGS[glu_interleave_size])
 
 
-class ClampedSwiGLU(nn.Module):
+@layer(_INTERLEAVED, keywords=True, gate="input", up_offset="glu_linear_offset")
+def ClampedSwiGLU(
+    input, *, limit=7.0, alpha=1.702, glu_linear_offset=1.0, cache_quantized_input=False,
+    glu_interleave_size=None,
+):  # fmt: skip
     """gpt-oss's activation: gate and up clamped, ``glu_linear_offset`` added to up."""
-
-    def __init__(
-        self, *, limit=7.0, alpha=1.702, glu_linear_offset=1.0, cache_quantized_input=False,
-        glu_interleave_size=None,
-    ):  # fmt: skip
-        super().__init__()
-        given = "ClampedSwiGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
-        self._options = {
-            "packing": choose(*given), "limit": limit, "alpha": alpha,
-            "up_offset": glu_linear_offset,
-        }  # fmt: skip
-
-    @adapter(gate="input", up_offset="glu_linear_offset")
-    def forward(self, input):
-        return gated_activation(input, **self._options)
+    options = {"limit": limit, "alpha": alpha, "up_offset": glu_linear_offset}
+    return gated_activation(input, packing=_PACKINGS[glu_interleave_size], **options)
 
 
-class SiTUGLU(nn.Module):
+@layer(_INTERLEAVED, keywords=True, gate="input", alpha="beta1", limit="beta2")
+def SiTUGLU(input, *, beta1=4.0, beta2=25.0, cache_quantized_input=False, glu_interleave_size=None):
     """Kimi K3's activation: silu of gate and up, each bounded by a soft cap, beta1 and beta2."""
-
-    def __init__(
-        self, *, beta1=4.0, beta2=25.0, cache_quantized_input=False, glu_interleave_size=None
-    ):
-        super().__init__()
-        self.beta1 = float(beta1)
-        self.beta2 = float(beta2)
-        given = "SiTUGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
-        self._options = {"packing": choose(*given), "alpha": self.beta1, "limit": self.beta2}
-
-    @adapter(gate="input", alpha="beta1", limit="beta2")
-    def forward(self, input):
-        return gated_activation(input, kind="situ", **self._options)
+    options = {"alpha": float(beta1), "limit": float(beta2)}
+    packing = _PACKINGS[glu_interleave_size]
+    return gated_activation(input, kind="situ", packing=packing, **options)
 
 
 __all__ = list(own_names(globals()))
