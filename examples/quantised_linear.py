@@ -44,8 +44,8 @@ FORMATS = (
 
 def quantise(y: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales in several passes: what the fused norm does in one."""
-    largest = LARGEST[form.dtype]
     groups = y.float().unflatten(-1, (-1, form.group or y.shape[-1]))
+    largest = groups.new_tensor(LARGEST[form.dtype])  # CUDA multiplies by the inverse of a number
     scale = (groups.abs().amax(-1, keepdim=True) / largest).clamp_min(2.0**-126)
     codes = (groups * (1 / scale)).clamp(-largest, largest)
     codes = codes.round() if form.dtype == torch.int8 else codes
