@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from os.path import normpath
@@ -45,10 +47,29 @@ myst_heading_anchors = 4
 python_maximum_signature_line_length = 80
 add_module_names = False
 autosummary_ignore_module_all = False
+suppress_warnings = ["duplicate_declaration.cpp"]  # a namespace, once for each header
 nitpicky = True
 nitpick_ignore_regex = [(r"py:(class|exc)", ".*"), (r"cpp:.*", ".*")]  # types of others
 linkcheck_ignore = ["https?://"]  # only what is ours
+breathe_projects = {"membound": str(ROOT / "build/doxygen/xml")}
 breathe_default_project = "membound"
+DOXYGEN = f"""
+INPUT = {ROOT / "include/membound"}
+RECURSIVE = YES
+STRIP_FROM_PATH = {ROOT / "include"}
+OUTPUT_DIRECTORY = {ROOT / "build/doxygen"}
+GENERATE_XML = YES
+GENERATE_HTML = NO
+GENERATE_LATEX = NO
+FILTER_PATTERNS = "*.hpp={sys.executable} {HERE / "doxygen_filter.py"}"
+MARKDOWN_SUPPORT = NO
+EXTRACT_ALL = YES
+AUTOLINK_SUPPORT = NO
+MACRO_EXPANSION = YES
+PREDEFINED = "MEMBOUND_API:="
+QUIET = YES
+WARN_AS_ERROR = FAIL_ON_WARNINGS
+"""
 
 
 def with_links_of_the_site(folder: Path, text: str) -> str:
@@ -95,8 +116,19 @@ def typed_signature(
     return f"({parameters})", " | ".join(returns)
 
 
+def run_doxygen(_app: Any) -> None:
+    """Read the public headers."""
+    xml = ROOT / "build/doxygen/xml"
+    shutil.rmtree(xml, ignore_errors=True)
+    xml.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["doxygen", "-"], input=DOXYGEN, text=True, check=True)
+    for path in xml.glob("*membound*.xml"):  # each class would say again which header it is in
+        path.write_text(re.sub(r"<includes.*?</includes>", "", path.read_text()))
+
+
 def setup(app: Any) -> None:
     """Add what the extensions lack."""
+    app.connect("builder-inited", run_doxygen)
     app.connect("autodoc-process-signature", typed_signature)
     app.connect("source-read", read_page)
     app.connect("include-read", read_include)

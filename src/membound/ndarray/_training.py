@@ -24,7 +24,7 @@ def adamw(
     weight_decay: float = 0.01,
     step: int,
 ) -> None:
-    """Update all parameters by one step of AdamW, as torch.optim.AdamW does.
+    """Update all parameters by one step of AdamW, as torch.optim.AdamW does::
 
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g**2
