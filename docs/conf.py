@@ -78,7 +78,7 @@ def with_links_of_the_site(folder: Path, text: str) -> str:
     def target(found: re.Match[str]) -> str:
         path, anchor = found[1], found[2] or ""
         there = Path(normpath(folder / path))
-        if there.is_relative_to(HERE):
+        if there.is_relative_to(HERE) and there.is_file():
             return f"](/{there.relative_to(HERE)}{anchor})"
         return f"]({REPOSITORY}/blob/main/{there.relative_to(ROOT)}{anchor})"
 

@@ -12,14 +12,16 @@ Operations on a Tensor that requires grad are recorded as they run; ``backward``
 the leaves, ``grad`` returns those of any tensors. The walk has no recursion, and frees what was
 saved and every gradient between as soon as it was used. It runs where the arrays are.
 
-Tensors          Tensor, grad, no_grad
-Operators        + - * / ** @ abs, comparisons (to bool arrays), indexing
-Element by element exp, log, tanh, sqrt, relu, sigmoid, where, astype
-Matrices, sums   matmul, sum, mean, max, min, var
-Shapes           reshape, permute_dims, broadcast_to, concat, stack
-Fused ops        rms_norm, layer_norm, rope, gated_activation, silu_and_mul, embedding, softmax,
-                 cross_entropy
-Training         Module, Linear, Sequential, SGD, AdamW
+::
+
+    Tensors          Tensor, grad, no_grad
+    Operators        + - * / ** @ abs, comparisons (to bool arrays), indexing
+    Element by element exp, log, tanh, sqrt, relu, sigmoid, where, astype
+    Matrices, sums   matmul, sum, mean, max, min, var
+    Shapes           reshape, permute_dims, broadcast_to, concat, stack
+    Fused ops        rms_norm, layer_norm, rope, gated_activation, silu_and_mul, embedding, softmax,
+                     cross_entropy
+    Training         Module, Linear, Sequential, SGD, AdamW
 """
 
 from membound import _spellings
