@@ -138,6 +138,23 @@ def heads_of(t: Any, positions: Any, head_size: int) -> Any:
     return split.view(positions.numel(), *split.shape[-2:]) if positions.dim() > 1 else split
 
 
+def angle_rows(function: str, name: str, table: Any) -> Any:
+    """The rows of ``(positions, 1, 1, rotary_dim)``."""
+    if table.dim() != 4 or table.shape[1:3] != (1, 1):
+        raise ValueError(
+            f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
+            f"got {tuple(table.shape)}"
+        )
+    return table[:, 0, 0]
+
+
+def cos_and_sin(angles: Any, t: Any) -> tuple[Any, Any]:
+    """Widen 16-bit angles first: they would give 16-bit sines."""
+    if angles.dtype != torch.float64:
+        angles = angles.double() if t.dtype == torch.float64 else angles.float()
+    return angles.cos(), angles.sin()
+
+
 def frequencies(device: Any, rotary_dim: int, **rope_parameters: Any) -> Any:
     """Inverse frequencies on a device, cached from the second call on."""
     if dynamo_traces() or dispatch_modes():

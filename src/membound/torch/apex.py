@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, own_names, refuse
+from membound.torch._adapters import adapter, angle_rows, cos_and_sin, own_names, refuse
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._layer_norm import layer_norm
 from membound.torch._rms_norm import rms_norm
@@ -166,15 +166,6 @@ def _of_sequences(t, cos, sin, transpose_output_memory):
     return rope(t, None, cos, sin, layout="sbhd", **options)
 
 
-def _columns(function, name, table):
-    if table.dim() != 4 or table.shape[1:3] != (1, 1):
-        raise ValueError(
-            f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
-            f"got {tuple(table.shape)}"
-        )
-    return table[:, 0, 0]
-
-
 @adapter(**_T)
 def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
     """Rotate ``(seq, batch, heads, head_dim)`` by angles of ``(positions, 1, 1, rotary_dim)``.
@@ -184,31 +175,24 @@ def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
     >>> bool((fused_apply_rotary_pos_emb(t, freqs) == t).all())
     True
     """
-    angles = _wide(_columns("fused_apply_rotary_pos_emb", "freqs", freqs)[: len(t)], t)
-    return _of_sequences(t, angles.cos(), angles.sin(), transpose_output_memory)
-
-
-def _wide(angles, t):
-    """Widen the angles: 16-bit angles would give 16-bit sines."""
-    if angles.dtype == torch.float64:
-        return angles
-    return angles.double() if t.dtype == torch.float64 else angles.float()
+    rows = angle_rows("fused_apply_rotary_pos_emb", "freqs", freqs)[: len(t)]
+    return _of_sequences(t, *cos_and_sin(rows, t), transpose_output_memory)
 
 
 @adapter(q="t", cos="cos_", sin="sin_")
 def fused_apply_rotary_pos_emb_cached(t, cos_, sin_, transpose_output_memory=False):
     """The same with the cosines and sines of the angles."""
     name = "fused_apply_rotary_pos_emb_cached"
-    cos, sin = _columns(name, "cos_", cos_), _columns(name, "sin_", sin_)
+    cos, sin = angle_rows(name, "cos_", cos_), angle_rows(name, "sin_", sin_)
     return _of_sequences(t, cos, sin, transpose_output_memory)
 
 
 @adapter(**_T)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
     """The same of ``(tokens, heads, head_dim)``; sequence i starts at ``cu_seqlens[i]``."""
-    angles = _wide(_columns("fused_apply_rotary_pos_emb_thd", "freqs", freqs)[: len(t)], t)
-    options = {"layout": "thd", "rotary_dim": angles.shape[-1]}
-    return rope(t, None, angles.cos(), angles.sin(), cu_seqlens=cu_seqlens, **options)
+    rows = angle_rows("fused_apply_rotary_pos_emb_thd", "freqs", freqs)[: len(t)]
+    options = {"layout": "thd", "rotary_dim": rows.shape[-1]}
+    return rope(t, None, *cos_and_sin(rows, t), cu_seqlens=cu_seqlens, **options)
 
 
 @adapter(q="t", cos="cos_h", sin="sin_h")

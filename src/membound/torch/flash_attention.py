@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from membound.torch._adapters import adapter, choose, own_names, refuse
+from membound.torch._adapters import adapter, layer, own_names, refuse
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
@@ -26,11 +26,14 @@ from membound.torch._rope_in_place import check_heads, k_alone, q_and_k, rope_in
 _X = {"q": "x", "dq": "x", "out": "x"}
 
 
-def _positions(seqlen_offsets):
-    """Turn an offset of 0 into None: at most one kind of positions may be given."""
-    if isinstance(seqlen_offsets, torch.Tensor) or seqlen_offsets:
-        return seqlen_offsets
-    return None
+def _options(rotary_dim, interleaved, seqlen_offsets, cu_seqlens=None):
+    """What rope takes; an offset of 0 is None, as at most one kind of positions may be given."""
+    given = isinstance(seqlen_offsets, torch.Tensor) or seqlen_offsets
+    return {
+        "layout": "bshd" if cu_seqlens is None else "thd", "rotary_dim": rotary_dim,
+        "interleaved": interleaved, "seqlen_offsets": seqlen_offsets if given else None,
+        "cu_seqlens": cu_seqlens,
+    }  # fmt: skip
 
 
 @adapter(**_X)
@@ -59,11 +62,7 @@ def apply_rotary_emb(
     [-1.0, 1.0, 1.0, 1.0]
     """
     table = {"cos": cos, "sin": sin}
-    options = {
-        "layout": "bshd" if cu_seqlens is None else "thd", "interleaved": interleaved,
-        "rotary_dim": 2 * cos.shape[-1], "seqlen_offsets": _positions(seqlen_offsets),
-        "cu_seqlens": cu_seqlens,
-    }  # fmt: skip
+    options = _options(2 * cos.shape[-1], interleaved, seqlen_offsets, cu_seqlens)
     if inplace:
         return rope_in_place(x, whole, table, **options)
     return rope(x, **table, **options)
@@ -78,11 +77,8 @@ def apply_rotary(
     inplace=False, conjugate=False,
 ):  # fmt: skip
     """:func:`apply_rotary_emb`, or with ``conjugate`` the other way."""
-    return rope(
-        x, None, cos, sin, layout="bshd" if cu_seqlens is None else "thd", interleaved=interleaved,
-        rotary_dim=2 * cos.shape[-1], seqlen_offsets=_positions(seqlen_offsets),
-        cu_seqlens=cu_seqlens, inverse=conjugate, out=x if inplace else None,
-    )  # fmt: skip
+    options = _options(2 * cos.shape[-1], interleaved, seqlen_offsets, cu_seqlens)
+    return rope(x, None, cos, sin, **options, inverse=conjugate, out=x if inplace else None)
 
 
 @adapter(q="qkv", k="qkv", dq="qkv", dk="qkv", out="qkv", k_out="qkv")
@@ -109,10 +105,8 @@ def apply_rotary_emb_qkv_(
     if cos_k is not None or sin_k is not None:
         of_k = {"cos": cos if cos_k is None else cos_k, "sin": sin if sin_k is None else sin_k}
         tables.append(of_k)
-    return rope_in_place(
-        qkv, q_and_k(num_heads_q), *tables, interleaved=interleaved, rotary_dim=2 * cos.shape[-1],
-        seqlen_offsets=_positions(seqlen_offsets),
-    )  # fmt: skip
+    options = _options(2 * cos.shape[-1], interleaved, seqlen_offsets)
+    return rope_in_place(qkv, q_and_k(num_heads_q), *tables, **options)
 
 
 @adapter(q="kv", dq="kv", out="kv")
@@ -129,10 +123,8 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
             "apply_rotary_emb_kv_: argument 'kv' must have shape (batch, seq, 2, heads, "
             f"head_dim), got {tuple(kv.shape)}"
         )
-    return rope_in_place(
-        kv, k_alone, {"cos": cos, "sin": sin}, interleaved=interleaved,
-        rotary_dim=2 * cos.shape[-1], seqlen_offsets=_positions(seqlen_offsets),
-    )  # fmt: skip
+    options = _options(2 * cos.shape[-1], interleaved, seqlen_offsets)
+    return rope_in_place(kv, k_alone, {"cos": cos, "sin": sin}, **options)
 
 
 class RotaryEmbedding(nn.Module):
@@ -201,10 +193,7 @@ class RotaryEmbedding(nn.Module):
     def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
         """The rotated qkv, or with kv ``(batch, seq, 2, heads, head_dim)`` the pair of q and kv."""
         of_q, of_k = self._of(qkv, seqlen_offset, max_seqlen)
-        options = {
-            "interleaved": self.interleaved, "rotary_dim": self.dim,
-            "seqlen_offsets": _positions(seqlen_offset),
-        }  # fmt: skip
+        options = _options(self.dim, self.interleaved, seqlen_offset)
         if kv is not None:
             return (
                 rope_in_place(qkv, whole, of_q, **options),
@@ -238,33 +227,23 @@ def cross_entropy_loss(
     return losses, torch.zeros_like(losses, requires_grad=False)
 
 
-class CrossEntropyLoss(nn.Module):
+@layer({"reduction": REDUCTIONS}, logits="input", labels="target")
+def CrossEntropyLoss(
+    input, target, precomputed_lse=None, *, ignore_index=-100, reduction="mean",
+    label_smoothing=0.0, logit_scale=1.0, lse_square_scale=0.0, inplace_backward=False,
+    process_group=None, return_z_loss=False,
+):  # fmt: skip
     """:func:`cross_entropy_loss` as a module, with a reduction."""
-
-    def __init__(
-        self, ignore_index=-100, reduction="mean", label_smoothing=0.0, logit_scale=1.0,
-        lse_square_scale=0.0, inplace_backward=False, process_group=None, return_z_loss=False,
-    ):  # fmt: skip
-        super().__init__()
-        self.reduction = reduction
-        self.return_z_loss = return_z_loss
-        choose("CrossEntropyLoss", "reduction", reduction, REDUCTIONS)
-        instead = "gather the vocabulary, or shard rows"
-        refuse("CrossEntropyLoss", "process_group", process_group, None, instead)
-        self.options = {
-            "ignore_index": ignore_index, "label_smoothing": label_smoothing,
-            "logit_scale": logit_scale, "lse_square_scale": lse_square_scale,
-        }  # fmt: skip
-
-    @adapter(logits="input", labels="target")
-    def forward(self, input, target, precomputed_lse=None):
-        found = cross_entropy_loss(input, target, **self.options)
-        if self.reduction != "none":
-            found = [losses.sum() for losses in found]
-        if self.reduction == "mean":
-            counted = (target != self.options["ignore_index"]).sum()
-            found = [total / counted for total in found]
-        return tuple(found) if self.return_z_loss else found[0]
+    found = cross_entropy_loss(
+        input, target, precomputed_lse, label_smoothing, logit_scale, lse_square_scale,
+        ignore_index, inplace_backward, process_group,
+    )  # fmt: skip
+    if reduction != "none":
+        found = [losses.sum() for losses in found]
+    if reduction == "mean":
+        counted = (target != ignore_index).sum()
+        found = [total / counted for total in found]
+    return tuple(found) if return_z_loss else found[0]
 
 
 @adapter("swiglu", gate="x", up="y")
@@ -341,17 +320,30 @@ class GPT2Embeddings(nn.Module):
 # --- norms ---
 
 
-_ADD_FIRST = "add it to the result"
-_MULTIPLY_FIRST = "multiply x by it first"
-_ONE_BRANCH = "call the function again for the second branch"
+_INSTEAD = {
+    "bias": "add it to the result",
+    "x1": "add it to the residual",
+    "weight1": "call the function again for the second branch",
+    "bias1": "call the function again for the second branch",
+    "rowscale": "multiply the input by it first",
+    "layerscale": "multiply the input by it first",
+    "return_dropout_mask": "call F.dropout on the input yourself",
+}
+
+
+def _refuse(name, return_dropout_mask=False, **given):
+    refuse(name, "return_dropout_mask", return_dropout_mask, False, _INSTEAD["return_dropout_mask"])
+    for argument, value in given.items():
+        refuse(name, argument, value, None, _INSTEAD[argument])
 
 
 def _normalised(name, x, residual, weight, bias, eps, *, is_rms_norm, prenorm, in_fp32,
-                out=None, residual_out=None, offset=0.0, dtype=None):  # fmt: skip
-    """The norm of x or of x + residual; with prenorm also the normalised input."""
-    options = {"eps": eps, "weight_offset": offset, "out": out, "dtype": dtype}
+                dropout_p=0.0, zero_centered=False, residual_out=None, **options):  # fmt: skip
+    """The norm of x or of x + residual, with dropout before it; with prenorm also that input."""
+    x = F.dropout(x, dropout_p) if dropout_p else x
+    options |= {"eps": eps, "weight_offset": float(zero_centered)}
     if is_rms_norm:
-        refuse(name, "bias", bias, None, _ADD_FIRST)
+        _refuse(name, bias=bias)
     arrays = (weight,) if is_rms_norm else (weight, bias)
     if residual is None:
         y = (_rms_norm if is_rms_norm else _layer_norm)(x, *arrays, **options)
@@ -360,14 +352,6 @@ def _normalised(name, x, residual, weight, bias, eps, *, is_rms_norm, prenorm, i
         add = add_rms_norm if is_rms_norm else add_layer_norm
         y, total = add(x, residual, *arrays, residual_out=residual_out, **options)
     return (y, total) if prenorm else y
-
-
-def _refuse_branches(name, x1, weight1, bias1, rowscale, return_dropout_mask):
-    refuse(name, "x1", x1, None, "add it to the residual")
-    refuse(name, "weight1", weight1, None, _ONE_BRANCH)
-    refuse(name, "bias1", bias1, None, _ONE_BRANCH)
-    refuse(name, "rowscale", rowscale, None, _MULTIPLY_FIRST)
-    refuse(name, "return_dropout_mask", return_dropout_mask, False, "call F.dropout on x yourself")
 
 
 @adapter(dtype="out_dtype")
@@ -385,27 +369,25 @@ def layer_norm_fn(
     [[-1.0, 1.0]]
     """
     name = "layer_norm_fn"
-    _refuse_branches(name, x1, weight1, bias1, rowscale, return_dropout_mask)
+    _refuse(name, return_dropout_mask, x1=x1, weight1=weight1, bias1=bias1, rowscale=rowscale)
     return _normalised(
-        name, F.dropout(x, dropout_p) if dropout_p else x, residual, weight, bias, eps,
-        is_rms_norm=is_rms_norm, prenorm=prenorm, in_fp32=residual_in_fp32, out=out,
-        residual_out=residual_out, offset=1.0 if zero_centered_weight else 0.0, dtype=out_dtype,
+        name, x, residual, weight, bias, eps, is_rms_norm=is_rms_norm, prenorm=prenorm,
+        in_fp32=residual_in_fp32, dropout_p=dropout_p, zero_centered=zero_centered_weight,
+        residual_out=residual_out, out=out, dtype=out_dtype,
     )  # fmt: skip
 
 
-@adapter(dtype="out_dtype")
+@adapter()
 def rms_norm_fn(
     x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-6, dropout_p=0.0,
     rowscale=None, prenorm=False, residual_in_fp32=False, zero_centered_weight=False,
     return_dropout_mask=False, out_dtype=None, out=None, residual_out=None,
 ):  # fmt: skip
     """:func:`layer_norm_fn` with ``is_rms_norm=True``."""
-    name = "rms_norm_fn"
-    _refuse_branches(name, x1, weight1, bias1, rowscale, return_dropout_mask)
-    return _normalised(
-        name, F.dropout(x, dropout_p) if dropout_p else x, residual, weight, bias, eps,
-        is_rms_norm=True, prenorm=prenorm, in_fp32=residual_in_fp32, out=out,
-        residual_out=residual_out, offset=1.0 if zero_centered_weight else 0.0, dtype=out_dtype,
+    return layer_norm_fn(
+        x, weight, bias, residual, x1, weight1, bias1, eps, dropout_p, rowscale, prenorm,
+        residual_in_fp32, zero_centered_weight, True, return_dropout_mask, out_dtype, out,
+        residual_out,
     )  # fmt: skip
 
 
@@ -421,41 +403,27 @@ def rms_norm(x, weight, epsilon):
     return _rms_norm(x, weight, eps=epsilon)
 
 
-@adapter(x="x0", eps="epsilon")
-def dropout_add_layer_norm(
-    x0, residual, weight, bias, dropout_p, epsilon, rowscale=None, layerscale=None, prenorm=False,
-    residual_in_fp32=False, return_dropout_mask=False,
-):  # fmt: skip
-    """LayerNorm of ``dropout(x0) + residual``; with prenorm the result and the sum.
+def _dropout_add(name, norm, *, is_rms_norm):
+    def call(
+        x0, residual, weight, bias, dropout_p, epsilon, rowscale=None, layerscale=None,
+        prenorm=False, residual_in_fp32=False, return_dropout_mask=False,
+    ):  # fmt: skip
+        _refuse(name, return_dropout_mask, rowscale=rowscale, layerscale=layerscale)
+        return _normalised(
+            name, x0, residual, weight, bias, epsilon, is_rms_norm=is_rms_norm, prenorm=prenorm,
+            in_fp32=residual_in_fp32, dropout_p=dropout_p,
+        )  # fmt: skip
 
-    Dropout is torch's, a pass of its own.
-    """
-    name = "dropout_add_layer_norm"
-    _refuse_scales(name, rowscale, layerscale, return_dropout_mask)
-    return _normalised(
-        name, F.dropout(x0, dropout_p) if dropout_p else x0, residual, weight, bias, epsilon,
-        is_rms_norm=False, prenorm=prenorm, in_fp32=residual_in_fp32,
-    )  # fmt: skip
-
-
-@adapter(x="x0", eps="epsilon")
-def dropout_add_rms_norm(
-    x0, residual, weight, bias, dropout_p, epsilon, rowscale=None, layerscale=None, prenorm=False,
-    residual_in_fp32=False, return_dropout_mask=False,
-):  # fmt: skip
-    """RMSNorm of ``dropout(x0) + residual``; with prenorm the result and the sum."""
-    name = "dropout_add_rms_norm"
-    _refuse_scales(name, rowscale, layerscale, return_dropout_mask)
-    return _normalised(
-        name, F.dropout(x0, dropout_p) if dropout_p else x0, residual, weight, bias, epsilon,
-        is_rms_norm=True, prenorm=prenorm, in_fp32=residual_in_fp32,
-    )  # fmt: skip
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = (
+        f"{norm} of ``dropout(x0) + residual``; with prenorm the result and the sum.\n\n"
+        "Dropout is torch's, a pass of its own."
+    )
+    return adapter(x="x0", eps="epsilon")(call)
 
 
-def _refuse_scales(name, rowscale, layerscale, return_dropout_mask):
-    refuse(name, "rowscale", rowscale, None, "multiply x0 by it first")
-    refuse(name, "layerscale", layerscale, None, "multiply x0 by it first")
-    refuse(name, "return_dropout_mask", return_dropout_mask, False, "call F.dropout on x0 yourself")
+dropout_add_layer_norm = _dropout_add("dropout_add_layer_norm", "LayerNorm", is_rms_norm=False)
+dropout_add_rms_norm = _dropout_add("dropout_add_rms_norm", "RMSNorm", is_rms_norm=True)
 
 
 class RMSNorm(nn.Module):
@@ -482,7 +450,7 @@ class RMSNorm(nn.Module):
         return _normalised(
             "RMSNorm", x if self.drop is None else self.drop(x), residual, self.weight, None,
             self.eps, is_rms_norm=True, prenorm=prenorm, in_fp32=residual_in_fp32,
-            offset=1.0 if self.zero_centered_weight else 0.0,
+            zero_centered=self.zero_centered_weight,
         )  # fmt: skip
 
 
@@ -506,10 +474,10 @@ class DropoutAddLayerNorm(nn.Module):
 
     @adapter(x="x0")
     def forward(self, x0, residual=None):
-        x = F.dropout(x0, self.p) if self.p and self.training else x0
         return _normalised(
-            type(self).__name__, x, residual, self.weight, self.bias, self.eps,
+            type(self).__name__, x0, residual, self.weight, self.bias, self.eps,
             is_rms_norm=self._is_rms_norm, prenorm=self.prenorm, in_fp32=self.residual_in_fp32,
+            dropout_p=self.p if self.training else 0.0,
         )  # fmt: skip
 
 

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, layer, own_names, refuse
+from membound.torch._adapters import (
+    adapter,
+    angle_rows,
+    choose,
+    cos_and_sin,
+    layer,
+    own_names,
+    refuse,
+)
 from membound.torch._gated_activation import gated_activation
 from membound.torch._losses import reduced_cross_entropy
 from membound.torch._recording import dispatch_modes, dynamo_traces
@@ -72,17 +80,11 @@ def apply_rotary_pos_emb(
 
 def _table(function: str, name: str, freqs: Any, t: Any, rows: int | None = None) -> dict[str, Any]:
     """cos and sin of the first rows' angles; the angles themselves if positions pick the rows."""
-    if freqs.dim() != 4 or freqs.shape[1:3] != (1, 1):
-        raise ValueError(
-            f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
-            f"got {tuple(freqs.shape)}"
-        )
+    angles = angle_rows(function, name, freqs)
     if rows is None:
         return {"freqs": freqs, "rotary_dim": freqs.shape[-1]}
-    angles = freqs[:rows, 0, 0]
-    if freqs.dtype != torch.float64:
-        angles = angles.double() if t.dtype == torch.float64 else angles.float()
-    return {"cos": angles.cos(), "sin": angles.sin(), "rotary_dim": angles.shape[-1]}
+    cos, sin = cos_and_sin(angles[:rows], t)
+    return {"cos": cos, "sin": sin, "rotary_dim": freqs.shape[-1]}
 
 
 def _check_rank(function: str, cp_size: int, cp_rank: int) -> None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, choose, heads_of, own_names, refuse
+from membound.torch._adapters import adapter, heads_of, layer, own_names, refuse
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_activation_quant import gated_activation_quant
@@ -312,58 +311,41 @@ class LayerNorm(_modules.LayerNorm):
         return super().forward(x)
 
 
-class SiluAndMul(nn.Module):
+@layer(gate="x")
+def SiluAndMul(x):
     """``silu(gate) * up`` of halves."""
-
-    @adapter(gate="x")
-    def forward(self, x):
-        return gated_activation(x)
+    return gated_activation(x)
 
 
-class MulAndSilu(nn.Module):
+@layer(gate="x", up="x")
+def MulAndSilu(x):
     """``gate * silu(up)`` of halves: the activation is that of the second."""
-
-    @adapter(gate="x", up="x")
-    def forward(self, x):
-        up, gate = x.chunk(2, dim=-1)
-        return gated_activation(gate, up)
+    up, gate = x.chunk(2, dim=-1)
+    return gated_activation(gate, up)
 
 
-class GeluAndMul(nn.Module):
+_GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
+
+
+@layer({"approximate": _GELUS}, gate="x")
+def GeluAndMul(x, *, approximate="none"):
     """``gelu(gate) * up`` of halves; approximate is ``"none"`` or ``"tanh"``."""
-
-    def __init__(self, approximate="none"):
-        super().__init__()
-        self.approximate = approximate
-        kinds = {"none": "gelu", "tanh": "gelu_tanh"}
-        self._kind = choose("GeluAndMul", "approximate", approximate, kinds)
-
-    @adapter(gate="x")
-    def forward(self, x):
-        return gated_activation(x, kind=self._kind)
+    return gated_activation(x, kind=_GELUS[approximate])
 
 
-class SwigluOAIAndMul(nn.Module):
+@layer(gate="x")
+def SwigluOAIAndMul(x, *, alpha=1.702, limit=7.0):
     """gpt-oss's activation of interleaved pairs of gate and up."""
-
-    def __init__(self, alpha=1.702, limit=7.0):
-        super().__init__()
-        self.alpha = alpha
-        self.limit = limit
-
-    @adapter(gate="x")
-    def forward(self, x):
-        options = {"alpha": self.alpha, "limit": self.limit, "up_offset": 1.0}
-        return gated_activation(x, packing="interleaved", **options)
+    return gated_activation(x, packing="interleaved", alpha=alpha, limit=limit, up_offset=1.0)
 
 
 def _of_gate(name: str, formula: str, **options: Any) -> Any:
-    @adapter(name, gate="x")
-    def forward(self, x):
+    def call(x):
         return gated_activation(x, packing="gate", **options)
 
-    body = {"forward": forward, "__doc__": f"``{formula}``.", "__module__": __name__}
-    return type(name, (nn.Module,), body)
+    call.__name__ = name
+    call.__doc__ = f"``{formula}``."
+    return layer(gate="x")(call)
 
 
 NewGELU = _of_gate("NewGELU", "gelu(x, 'tanh')", **_GELU_NEW)
