@@ -53,6 +53,7 @@ namespace membound::cpu {
   kernel_(array_unary, const ArrayBlocks&)                               \
   kernel_(array_binary, const ArrayBlocks&)                              \
   kernel_(array_ternary, const ArrayBlocks&)                             \
+  kernel_(array_stencil, const StencilBlock&)                            \
   kernel_(array_adamw, const AdamWBlock&)                                \
   kernel_(array_convert, const ArrayConversion&)                         \
   kernel_(array_store, const ArrayBytes&)                                \

@@ -511,6 +511,12 @@ def array_scan(name: str, x: NDArray, axis: int, dtype: object | None = None, in
 def array_matmul(x1: NDArray, x2: NDArray) -> object:
     """The product of matrices, batched over leading axes."""
 
+def array_stencil_1d(x: NDArray, weights: NDArray, axis: int, boundary: str) -> object:
+    """Weighted sums of neighbours along an axis."""
+
+def array_stencil_1d_backward(dy: NDArray, x: NDArray, weights: NDArray, axis: int, boundary: str) -> tuple:
+    """The gradients of x and weights of array_stencil_1d."""
+
 def array_sort(x: NDArray, axis: int = -1, descending: bool = False, stable: bool = True) -> object:
     """The array sorted along an axis, NaNs last."""
 

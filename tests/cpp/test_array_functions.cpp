@@ -17,6 +17,7 @@
 #include "membound/array/random.hpp"
 #include "membound/array/reduction.hpp"
 #include "membound/array/sorting.hpp"
+#include "membound/array/stencil.hpp"
 #include "membound/error.hpp"
 
 using namespace membound;
@@ -385,4 +386,53 @@ TEST_CASE("adamw follows its formula, in place, for any number of threads") {
   for (std::size_t i = 0; i < all.size(); ++i) CHECK(same_bits(all[i].param, other[i].param));
   other[0].exp_avg = other[0].param;
   CHECK_THROWS_AS(array::adamw(other, options), InvalidArgument);
+}
+
+TEST_CASE("stencil_1d and its gradients against loops") {
+  using array::Boundary;
+  constexpr Boundary kBoundaries[] = {Boundary::kValid, Boundary::kZero, Boundary::kNearest,
+                                      Boundary::kReflect, Boundary::kWrap};
+  constexpr std::int64_t kLength = 300, kInner = 5, kRadius = 2, kTaps = 2 * kRadius + 1;
+  const NDArray x = reals({kLength, kInner}, DType::kFloat64, 1);
+  const NDArray w = reals({kTaps}, DType::kFloat64, 2);
+  const Values values = values_of(x), weights = values_of(w);
+  for (Boundary boundary : kBoundaries) {
+    const bool valid = boundary == Boundary::kValid;
+    const std::int64_t length = valid ? kLength - 2 * kRadius : kLength;
+    const NDArray dy = reals({length, kInner}, DType::kFloat64, 3);
+    const Values gradient = values_of(dy);
+    Values y(gradient.size()), dx(values.size()), dw(kTaps);
+    for (std::int64_t i = 0; i < length; ++i) {
+      for (std::int64_t k = 0; k < kTaps; ++k) {
+        std::int64_t j = i + k - (valid ? 0 : kRadius);
+        if (boundary == Boundary::kZero && (j < 0 || j >= kLength)) continue;
+        if (boundary == Boundary::kNearest) j = std::clamp<std::int64_t>(j, 0, kLength - 1);
+        if (boundary == Boundary::kReflect)
+          j = j < 0 ? -1 - j : j < kLength ? j : 2 * kLength - 1 - j;
+        if (boundary == Boundary::kWrap) j = (j + kLength) % kLength;
+        for (std::int64_t c = 0; c < kInner; ++c) {
+          const auto to = static_cast<std::size_t>(i * kInner + c);
+          const auto from = static_cast<std::size_t>(j * kInner + c);
+          const auto tap = static_cast<std::size_t>(k);
+          y[to] += weights[tap] * values[from];
+          dx[from] += weights[tap] * gradient[to];
+          dw[tap] += gradient[to] * values[from];
+        }
+      }
+    }
+    const auto check = [](const NDArray& found, const Values& expected) {
+      const Values own = values_of(found);
+      REQUIRE(own.size() == expected.size());
+      for (std::size_t i = 0; i < own.size(); ++i)
+        CHECK(own[i] == doctest::Approx(expected[i]).epsilon(1e-12));
+    };
+    const array::StencilOptions options{0, boundary};
+    check(array::stencil_1d(x, w, options), y);
+    const array::StencilGradients gradients = array::stencil_1d_backward(dy, x, w, options);
+    check(gradients.dx, dx);
+    check(gradients.dweights, dw);
+    const Threads one(1);
+    CHECK(same_bits(array::stencil_1d_backward(dy, x, w, options).dweights, gradients.dweights));
+  }
+  CHECK_THROWS_AS(array::stencil_1d(x, reals({4}, DType::kFloat64)), InvalidArgument);
 }

@@ -405,15 +405,15 @@ FOLDERS = {
     "cpp/cuda": (163, 22_200),
     "cpp/cuda/norm": (59, 8_100),
     "cpp/cuda/row": (32, 4_450),
-    "src": (264, 36_230),
-    "src/bindings": (88, 9_990),
+    "src": (265, 36_350),
+    "src/bindings": (88, 10_030),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (20, 2_850),
     "src/membound/check": (12, 1_790),
     "src/membound/oracle": (7, 920),
     "src/membound/bench": (11, 1_470),
     "src/membound/autograd": (7, 1_580),
-    "src/membound/ndarray": (18, 2_375),
+    "src/membound/ndarray": (19, 2_440),
     "src/membound/needle": (6, 720),
 }
 

@@ -56,6 +56,17 @@ struct MatmulBlock {
   bool accumulates;  // adds to the result
 };
 
+// result (+)= the sum over taps of weights[tap] * inputs[tap], of float32 or float64.
+inline constexpr int kStencilTaps = 16;  // at most
+struct StencilBlock {
+  DType dtype;
+  std::int64_t count, taps;
+  const void* inputs[kStencilTaps];
+  const void* weights;
+  void* result;
+  bool accumulates;  // adds to the result
+};
+
 // outputs = one AdamW step of inputs, of float32 or float64: parameters, and the running means of
 // gradients and of their squares.
 struct AdamWBlock {

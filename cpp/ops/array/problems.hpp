@@ -6,6 +6,7 @@
 
 #include "core/array/adamw.hpp"
 #include "membound/array/elementwise_ops.hpp"
+#include "membound/array/stencil.hpp"
 #include "membound/stream.hpp"
 #include "membound/tensor_view.hpp"
 
@@ -179,6 +180,35 @@ struct ArrayRandom {
   std::uint64_t range;  // 0: 2^64
 };
 
+// Where along an axis a stencil reads: -1 where it reads 0. length is at least 1.
+namespace array {
+inline std::int64_t boundary_index(Boundary boundary, std::int64_t at, std::int64_t length) {
+  if (at >= 0 && at < length) return at;
+  const auto modulo = [](std::int64_t value, std::int64_t period) {
+    return (value % period + period) % period;
+  };
+  switch (boundary) {
+    case Boundary::kNearest: return at < 0 ? 0 : length - 1;
+    case Boundary::kWrap: return modulo(at, length);
+    case Boundary::kReflect: {
+      const std::int64_t place = modulo(at, 2 * length);
+      return place < length ? place : 2 * length - 1 - place;
+    }
+    default: return -1;
+  }
+}
+}  // namespace array
+
+// result[o, i, c] = the sum over taps k of weights[k] * source[o, i + k + origin, c], contiguous
+// arrays (outer, result_length, inner) and (outer, length, inner) of float32 or float64.
+struct ArrayStencil {
+  DType dtype;
+  array::Boundary boundary;
+  const void *source, *weights;
+  void* result;
+  std::int64_t taps, origin, outer, length, result_length, inner;
+};
+
 // One AdamW step of a parameter, in place; exp_avg and exp_avg_sq have the accumulate dtype.
 struct ArrayAdamW {
   ArrayDims dims;
@@ -197,6 +227,11 @@ std::int64_t array_count_true(const bool* mask, std::int64_t count);
 void array_nonzero(const ArrayNonzero& problem);
 void array_matmul(const ArrayMatmul& problem);
 void array_random(const ArrayRandom& problem);
+void array_stencil(const ArrayStencil& problem);
+// sums[k, block] = the sum over a block of results r of r * source[.. + k + origin]: their total is
+// the gradient of weight k if the results are gradients.
+std::int64_t array_stencil_blocks(const ArrayStencil& problem);
+void array_stencil_dots(const ArrayStencil& problem, void* sums);
 void array_adamw(const ArrayAdamW* parameters, std::int64_t count, const AdamWFactors& factors);
 }  // namespace cpu
 

@@ -14,6 +14,7 @@
 #include "membound/array/random.hpp"
 #include "membound/array/reduction.hpp"
 #include "membound/array/sorting.hpp"
+#include "membound/array/stencil.hpp"
 
 namespace membound::python {
 
@@ -331,6 +332,31 @@ nb::object matmul(const NDArray& x1, const NDArray& x2) {
   return nb::cast(run_array_work(x1.size(), [&] { return array::matmul(x1, x2); }));
 }
 
+// --- stencils ---
+
+array::StencilOptions stencil_options(int axis, const char* boundary, const char* op) {
+  constexpr const char* kNames[] = {"valid", "zero", "nearest", "reflect", "wrap"};
+  for (int at = 0; at < static_cast<int>(std::size(kNames)); ++at) {
+    if (std::string_view(boundary) == kNames[at]) return {axis, static_cast<array::Boundary>(at)};
+  }
+  fail<InvalidArgument>(op,
+                        "argument 'boundary' must be valid, zero, nearest, reflect or wrap, got '",
+                        boundary, "'");
+}
+
+nb::object stencil_1d(const NDArray& x, const NDArray& weights, int axis, const char* boundary) {
+  const array::StencilOptions options = stencil_options(axis, boundary, "stencil_1d");
+  return nb::cast(run_array_work(x.size(), [&] { return array::stencil_1d(x, weights, options); }));
+}
+
+nb::tuple stencil_1d_backward(const NDArray& dy, const NDArray& x, const NDArray& weights, int axis,
+                              const char* boundary) {
+  const array::StencilOptions options = stencil_options(axis, boundary, "stencil_1d_backward");
+  array::StencilGradients gradients =
+      run_array_work(x.size(), [&] { return array::stencil_1d_backward(dy, x, weights, options); });
+  return nb::make_tuple(std::move(gradients.dx), std::move(gradients.dweights));
+}
+
 // --- training ---
 
 void adamw(nb::handle params, nb::handle grads, nb::handle exp_avgs, nb::handle exp_avg_sqs,
@@ -408,6 +434,11 @@ void bind_functions_of_elements(nb::module_& module) {
              "cumulative_sum or cumulative_prod.");
   module.def("array_matmul", &matmul, nb::arg("x1"), nb::arg("x2"),
              "The product of matrices, batched over leading axes.");
+  module.def("array_stencil_1d", &stencil_1d, nb::arg("x"), nb::arg("weights"), nb::arg("axis"),
+             nb::arg("boundary"), "Weighted sums of neighbours along an axis.");
+  module.def("array_stencil_1d_backward", &stencil_1d_backward, nb::arg("dy"), nb::arg("x"),
+             nb::arg("weights"), nb::arg("axis"), nb::arg("boundary"),
+             "The gradients of x and weights of array_stencil_1d.");
 }
 
 void bind_training(nb::module_& module) {

@@ -52,6 +52,7 @@ from membound.ndarray._sorting import argsort, sort
 from membound.ndarray._statistics import (
     cumulative_prod, cumulative_sum, max, mean, min, prod, std, sum, var,
 )
+from membound.ndarray._stencil import stencil_1d, stencil_1d_backward
 from membound.ndarray._training import adamw
 from membound.ndarray._types import astype, can_cast, finfo, iinfo, isdtype, result_type
 from membound.ndarray._utility import all, any, diff
@@ -77,7 +78,8 @@ __all__ = [
     "not_equal", "ones", "ones_like", "permute_dims", "pi", "positive", "pow", "prod", "real",
     "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll", "round",
     "searchsorted", "sign", "signbit", "sin", "sinh", "sort", "sqrt", "square", "squeeze",
-    "stack", "std", "subtract", "sum", "take", "take_along_axis", "tan", "tanh", "tensordot",
+    "stack", "std", "stencil_1d", "stencil_1d_backward", "subtract", "sum", "take",
+    "take_along_axis", "tan", "tanh", "tensordot",
     "tile", "tril", "triu", "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all",
     "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "vecdot", "where",
     "zeros", "zeros_like",
