@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,26 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
 
 thread_local AllocationCache* thread_cache = nullptr;
 
+// Aligned memory from malloc, whose own address lies before it. glibc reuses what free took back
+// for a malloc of the same size; for an aligned_alloc it maps new pages each time, and their faults
+// take longer than most kernels.
+void* allocate_aligned(std::size_t bytes, std::size_t alignment) noexcept {
+  const std::size_t all = bytes + alignment + sizeof(void*);
+  if (all < bytes) return nullptr;  // wrapped around
+  void* const block = std::malloc(all);
+  if (block == nullptr) return nullptr;
+  const auto first = reinterpret_cast<std::uintptr_t>(block) + sizeof(void*);
+  void* const data = reinterpret_cast<void*>(round_up(first, alignment));
+  std::memcpy(static_cast<char*>(data) - sizeof(void*), &block, sizeof(void*));
+  return data;
+}
+void free_aligned(void* data) noexcept {
+  if (data == nullptr) return;
+  void* block;
+  std::memcpy(&block, static_cast<char*>(data) - sizeof(void*), sizeof(void*));
+  std::free(block);
+}
+
 }  // namespace
 
 AllocationCache::AllocationCache(bool wanted) {
@@ -33,7 +54,7 @@ AllocationCache::AllocationCache(bool wanted) {
 AllocationCache::~AllocationCache() {
   if (thread_cache != this) return;
   thread_cache = nullptr;
-  for (const Block& block : blocks_) std::free(block.data);
+  for (const Block& block : blocks_) free_aligned(block.data);
 }
 
 void* AllocationCache::take(std::size_t bytes) noexcept {
@@ -56,11 +77,7 @@ void* allocate(std::size_t bytes) {
   if (void* const cached = thread_cache != nullptr ? thread_cache->take(bytes) : nullptr)
     return cached;
   const std::size_t alignment = bytes >= kHugeBlock ? kHugePage : kLine;
-  void* data = nullptr;
-  // The second condition catches sizes whose rounding wraps around.
-  if (const std::size_t rounded = round_up(bytes, kLine); rounded >= bytes) {
-    data = std::aligned_alloc(alignment, round_up(rounded, alignment));
-  }
+  void* const data = allocate_aligned(bytes, alignment);
   if (data == nullptr) {
     throw OutOfMemory("DeviceBuffer: cannot allocate " + std::to_string(bytes) + " bytes on cpu");
   }
@@ -69,7 +86,7 @@ void* allocate(std::size_t bytes) {
 }
 
 void deallocate(void* data, std::size_t bytes) noexcept {
-  if (thread_cache == nullptr || !thread_cache->put_back(data, bytes)) std::free(data);
+  if (thread_cache == nullptr || !thread_cache->put_back(data, bytes)) free_aligned(data);
 }
 
 void advise_huge_pages(void* data, std::size_t bytes) noexcept {

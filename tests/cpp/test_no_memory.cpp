@@ -24,12 +24,12 @@ struct Failing {
 
 }  // namespace
 
-extern "C" void* __real_aligned_alloc(std::size_t alignment, std::size_t bytes);
-extern "C" void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  return runs_out() ? nullptr : __real_aligned_alloc(alignment, bytes);
+extern "C" void* __real_malloc(std::size_t bytes);
+extern "C" void* __wrap_malloc(std::size_t bytes) {
+  return runs_out() ? nullptr : __real_malloc(bytes);
 }
 void* operator new(std::size_t bytes) {
-  void* data = runs_out() ? nullptr : std::malloc(bytes);
+  void* data = std::malloc(bytes);
   if (data == nullptr) throw std::bad_alloc();
   return data;
 }

@@ -405,7 +405,7 @@ FOLDERS = {
     "cpp/cuda": (163, 22_200),
     "cpp/cuda/norm": (59, 8_100),
     "cpp/cuda/row": (32, 4_450),
-    "src": (265, 36_350),
+    "src": (265, 36_290),
     "src/bindings": (88, 10_030),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (20, 2_850),

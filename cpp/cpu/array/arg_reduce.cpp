@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "core/dispatch.hpp"
@@ -8,6 +9,7 @@
 #include "cpu/array/reduce.hpp"
 #include "cpu/pairwise.hpp"
 #include "cpu/parallel.hpp"
+#include "ops/array/operands.hpp"
 
 namespace membound::cpu {
 
@@ -65,20 +67,47 @@ class ArgReduction {
   }
 
  private:
+  static constexpr std::int64_t kDirectBlock = kBlockBytes;  // bools of place_of
+
   Found<T> search(BlockReader& reader, std::int64_t output, std::int64_t first,
                   std::int64_t last) const {
-    Found<T> best{T(), -1};
-    for (std::int64_t at = first; at < last; at += kTreeBlock) {
-      const std::int64_t count = std::min(kTreeBlock, last - at);
-      const T* values = static_cast<const T*>(reader.read(output * count_ + at, count));
+    const std::int64_t block = reader.is_direct() ? kDirectBlock : kTreeBlock;
+    Found<T> best{T(), -1};  // index: of its block
+    const auto read = [&](std::int64_t at, std::int64_t count) {
+      return static_cast<const T*>(reader.read(output * count_ + at, count));
+    };
+    for (std::int64_t at = first; at < last; at += block) {
+      const std::int64_t count = std::min(block, last - at);
       T extreme;
       kernels().array_reduce_rows({smallest_ ? ElementwiseOp::kMinimum : ElementwiseOp::kMaximum,
-                                   dtype_, values, 1, 0, count, &extreme});
-      if (best.index >= 0 && !best.loses_to(extreme, smallest_)) continue;
-      const auto matches = [&](T value) { return value == extreme || is_nan(value); };
-      best = {extreme, at + (std::find_if(values, values + count, matches) - values)};
+                                   dtype_, read(at, count), 1, 0, count, &extreme});
+      if (best.index < 0 || best.loses_to(extreme, smallest_)) best = {extreme, at};
     }
+    const std::int64_t count = std::min(block, last - best.index);
+    best.index += place_of(best.value, read(best.index, count), count);
     return best;
+  }
+  // Where the first of the values is that equals the extreme one, or is a NaN as it is.
+  std::int64_t place_of(T extreme, const T* values, std::int64_t count) const {
+    constexpr std::int64_t kStep = 64;
+    T repeated[kStep];
+    std::fill_n(repeated, kStep, extreme);
+    BlockMemory matches;
+    ArrayBlocks compare{ElementwiseOp::kEqual,
+                        dtype_ == DType::kBool ? DType::kUInt8 : unsigned_of(dtype_),
+                        count,
+                        kStep,
+                        matches.bytes,
+                        {values, repeated, nullptr},
+                        {kStep, 0, 0}};
+    if (is_nan(extreme)) {
+      compare.op = ElementwiseOp::kNotEqual;
+      compare.inputs[1] = values;
+      compare.advance[1] = kStep;
+    }
+    kernels().array_binary(compare);
+    const void* first = std::memchr(matches.bytes, 1, static_cast<std::size_t>(count));
+    return static_cast<const char*>(first) - matches.bytes;
   }
   void write(std::int64_t output) {
     Found<T>* parts = &found_[static_cast<std::size_t>(output * chunks_)];

@@ -104,7 +104,8 @@ class BlockReader {
   BlockMemory values_, gathered_;
 };
 
-// Where a kernel writes a block, and how it gets to the result.
+// Where a kernel writes a block, and how it gets to the result; other threads see all of it when
+// the writer is gone.
 class BlockWriter {
  public:
   BlockWriter(const ArrayDims& dims, const ArrayOperand& result, DType dtype, bool non_temporal,
@@ -113,6 +114,12 @@ class BlockWriter {
     if (dims.rank == 1 && dims.shape[0] == 1) result_.strides[0] = 1;
     dense_ = is_dense(dims, result_.strides);
   }
+
+  ~BlockWriter() {
+    if (non_temporal_) fence_stores();
+  }
+  BlockWriter(const BlockWriter&) = delete;
+  BlockWriter& operator=(const BlockWriter&) = delete;
 
   bool is_direct() const { return dense_ && result_.dtype == dtype_ && !non_temporal_; }
   void* begin(std::int64_t first, std::int64_t count) {

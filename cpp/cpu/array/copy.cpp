@@ -21,6 +21,7 @@ void copy_dense(const ArrayCopy& problem, std::int64_t size, bool non_temporal,
     table.array_store({static_cast<const char*>(problem.source.data) + first * bytes,
                        static_cast<char*>(problem.result.data) + first * bytes,
                        (last - first) * bytes, non_temporal});
+    if (non_temporal) fence_stores();
   });
 }
 

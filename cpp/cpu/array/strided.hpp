@@ -2,8 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "ops/array/problems.hpp"
 
@@ -12,6 +17,15 @@ namespace membound::cpu {
 
 inline std::int64_t size_in_bytes(DType dtype) {
   return static_cast<std::int64_t>(dtype_size(dtype));
+}
+
+// Makes earlier non-temporal stores visible to other threads.
+inline void fence_stores() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
 }
 
 // Calls body(element offset, count) for runs along the last dimension that make up the elements

@@ -152,7 +152,6 @@ void array_convert(const ArrayConversion& all) {
 void array_store(const ArrayBytes& bytes) {
   copy_bytes(static_cast<const char*>(bytes.from), static_cast<char*>(bytes.to), bytes.count,
              bytes.non_temporal);
-  if (bytes.non_temporal) stream_fence();
 }
 
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -27,16 +27,17 @@ struct VectorMultiply : functors::Multiply {
     return a * b;
   }
 };
+// Not for NaNs, which Extremes looks for.
 struct VectorMinimum : functors::Minimum {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vectors(V a, V b) {
-    return (a <= b) | (a != a) ? a : b;
+    return a < b ? a : b;
   }
 };
 struct VectorMaximum : functors::Maximum {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vectors(V a, V b) {
-    return (a >= b) | (a != a) ? a : b;
+    return a > b ? a : b;
   }
 };
 
@@ -53,13 +54,17 @@ struct Lanes32 {
 
   [[gnu::noinline]] static T block(const T* x, std::int64_t count) {
     T lanes[kLanes];
-    std::int64_t at = kLanes;
+    std::int64_t at = kLanes, filled = count < kLanes ? count : kLanes;
     if (count >= kLanes) {
       V sums[kVectors];
       for (int i = 0; i < kVectors; ++i) sums[i] = load<V>(x + i * kPerVector);
       for (; at + kLanes <= count; at += kLanes) {
         for (int i = 0; i < kVectors; ++i)
           sums[i] = F::vectors(sums[i], load<V>(x + at + i * kPerVector));
+      }
+      if (at == count) filled = kPerVector;
+      for (int half = kVectors / 2; half > 0 && at == count; half /= 2) {
+        for (int i = 0; i < half; ++i) sums[i] = F::vectors(sums[i], sums[i + half]);
       }
       for (int i = 0; i < kVectors; ++i) store(lanes + i * kPerVector, sums[i]);
     } else {
@@ -72,7 +77,6 @@ struct Lanes32 {
       keep_scalar();
       lanes[i] = F::apply(lanes[i], x[at + i]);
     }
-    const std::int64_t filled = count < kLanes ? count : kLanes;
     for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
       for (std::int64_t i = 0; i < half && i + half < filled; ++i) {
         keep_scalar();
@@ -116,13 +120,64 @@ void reduce_sums(const ArrayRows& rows) {
   }
 }
 
+// The order in which extremes are taken is free, so a row is one loop; a NaN is what it gives.
+template <class F, class T>
+struct Extremes {
+  using V = typename VectorOf<T>::type;
+  static constexpr int kPerVector = kVectorBytes / sizeof(T), kVectors = 4;
+  static constexpr std::int64_t kLanes = kVectors * kPerVector;
+
+  static T of_few(const T* x, std::int64_t count) {
+    T best = x[0];
+    for (std::int64_t i = 1; i < count; ++i) {
+      keep_scalar();
+      best = F::apply(best, x[i]);
+    }
+    return best;
+  }
+  static T row(const T* x, std::int64_t count) {
+    if (count < kLanes) return of_few(x, count);
+    V best[kVectors];
+    decltype(best[0] != best[0]) unordered{};
+    for (int i = 0; i < kVectors; ++i) best[i] = load<V>(x + i * kPerVector);
+    const auto take_in = [&](const T* from) MEMBOUND_INLINED {
+      for (int i = 0; i < kVectors; ++i) {
+        const V value = load<V>(from + i * kPerVector);
+        if constexpr (scalar::Number<T>::kFloating) unordered |= value != value;
+        best[i] = F::vectors(best[i], value);
+      }
+    };
+    std::int64_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) take_in(x + at);
+    if (at < count) take_in(x + count - kLanes);  // some elements twice
+    for (int i = 1; i < kVectors; ++i) best[0] = F::vectors(best[0], best[i]);
+    T lanes[kPerVector];
+    store(lanes, best[0]);
+    const T extreme = of_few(lanes, kPerVector);
+    if constexpr (scalar::Number<T>::kFloating) {
+      for (int i = 0; i < kPerVector; ++i) {
+        if (unordered[i] != 0) return T(__builtin_nan(""));
+      }
+    }
+    return extreme;
+  }
+};
+
+template <class F, class T>
+void extremes_of_rows(const ArrayRows& rows) {
+  const T* x = static_cast<const T*>(rows.values);
+  T* results = static_cast<T*>(rows.results);
+  for (std::int64_t at = 0; at < rows.rows; ++at)
+    results[at] = Extremes<F, T>::row(x + at * rows.row_stride, rows.count);
+}
+
 template <class F>
 void reduce_extremes(const ArrayRows& rows) {
   with_type(rows.dtype, [&]<class T>(TypeTag<T>) MEMBOUND_INLINED {
     if constexpr (scalar::kSameType<T, bool>) {
-      Lanes32<F, std::uint8_t>::rows(rows);
+      extremes_of_rows<F, std::uint8_t>(rows);
     } else {
-      Lanes32<F, T>::rows(rows);
+      extremes_of_rows<F, T>(rows);
     }
   });
 }
