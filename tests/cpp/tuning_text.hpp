@@ -5,7 +5,7 @@
 // Launch configurations as a failed check prints them.
 #include <string>
 
-#include "cuda/norm/rms_norm_config.hpp"
+#include "cuda/norm/plan_text.hpp"
 #include "cuda/rope/rope_config.hpp"
 
 namespace membound::cuda::tuning {

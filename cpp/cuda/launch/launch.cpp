@@ -72,6 +72,11 @@ std::size_t max_shared_bytes(int device) {
   return static_cast<std::size_t>(answer);
 }
 
+GpuLimits limits_of(int device) {
+  return {multiprocessors(device), max_cluster_size(device),
+          static_cast<int>(max_shared_bytes(device))};
+}
+
 int resident_clusters(const void* kernel, std::int8_t (&known)[kMaxDevices],
                       ResidentClusters& found, const LaunchShape& shape, int device) {
   const int kind = std::countr_zero(static_cast<unsigned>(shape.cluster));

@@ -30,6 +30,14 @@ int max_cluster_size(int device);
 // Shared memory available to a block, static and dynamic together.
 std::size_t max_shared_bytes(int device);
 
+// What plans of launches depend on.
+struct GpuLimits {
+  int multiprocessors;
+  int max_cluster;   // as above
+  int shared_bytes;  // as above
+};
+GpuLimits limits_of(int device);
+
 // parameters: the kernel's only argument. known: see kernel_state.
 void launch_kernel(const void* kernel, std::int8_t (&known)[kMaxDevices], const LaunchShape& shape,
                    StreamView stream, int device, const void* parameters);

@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-namespace membound::cuda {
+#include "cuda/norm/variant.hpp"
 
-// Whether the mean of a row is subtracted (layer_norm and its gradients). The fastest kernels are
-// compiled for each case; the others decide at run time, which halves their code.
-enum class Centring { kNever, kAlways, kRunTime };
+namespace membound::cuda {
 
 template <Centring kCentring, class Params>
 __device__ inline bool is_centred(const Params& p) {

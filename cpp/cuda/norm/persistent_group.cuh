@@ -129,16 +129,6 @@ struct WarpGroup {
   WarpSums<Part, kSums, kMaxWarps / 2, std::is_class_v<Value> || kStages == 0> sums_;
 };
 
-// Group, or its paired version where an SM holds two of its blocks with one vector per thread.
-template <class Group, bool kMayPair>
-struct PairsOf {
-  using Type = Group;
-};
-template <class Value, int kStages>
-struct PairsOf<WarpGroup<Value, 1, kStages, kPersistentThreads, 2>, true> {
-  using Type = WarpGroup<Value, 1, kStages, kPersistentThreads, 2, true>;
-};
-
 // A cluster of blocks, whose threads form kGroups groups with a row each.
 template <class Value, int kVectorsPerItemOf, int kStagesOf, int kPartsOf = kVectorsPerItemOf / 2,
           int kGroups = 1, int kMaxThreadsOf = kPersistentThreads, int kMinBlocksOf = 1>

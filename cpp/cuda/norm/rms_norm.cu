@@ -5,30 +5,26 @@
 #include "core/dispatch.hpp"
 #include "cuda/launch/device.hpp"
 #include "cuda/launch/launch.hpp"
-#include "cuda/norm/centring.cuh"
-#include "cuda/norm/fused_input.cuh"
-#include "cuda/norm/rms_norm_config.hpp"
+#include "cuda/norm/plan.hpp"
 #include "cuda/row/array.hpp"
-#include "cuda/row/bulk_config.hpp"
-#include "cuda/row/packed_config.hpp"
 #include "ops/rms_norm.hpp"
+#include "ops/rms_norm_quant.hpp"
 
 namespace membound::cuda {
 
-template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring>
-void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                     const RowSplit& split, int device, StreamView stream);
+using tuning::NormFacts;
+using tuning::NormPlan;
+using tuning::NormUnit;
+
+template <NormUnit kUnit>
+void launch_norm(const NormPlan& plan, const RmsNormProblem& problem,
+                 const RmsNormQuantProblem* quant, const RowSplit& split, int device,
+                 StreamView stream);
+
+namespace {
 
 template <class T>
-void launch_rms_norm_bulk(const RmsNormProblem& problem, const tuning::BulkConfig& config,
-                          const tuning::RmsNormConfig& row, int device, StreamView stream);
-
-template <class T>
-void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedConfig& config,
-                            const tuning::RmsNormConfig& row, int device, StreamView stream);
-
-template <class T>
-RowAccess<T> access_of(const RmsNormProblem& problem) {
+RowAccess<T> access_of(const RmsNormProblem& problem, const RmsNormQuantProblem* quant) {
   RowAccess<T> access(problem.rows, problem.cols);
   access.add_affine(problem.weight);
   access.add_affine(problem.bias);
@@ -39,150 +35,71 @@ RowAccess<T> access_of(const RmsNormProblem& problem) {
   access.add_rows(problem.gate);
   access.add_statistic(problem.mean.data, problem.mean.layout);
   access.add_statistic(problem.rstd.data, problem.rstd.layout);
+  if (quant != nullptr) {
+    access.add_statistic(quant->scale, quant->scale_rows);
+    access.add_bytes(quant->out, quant->out_rows, quant->out_col_stride);
+  }
   return access;
 }
 
-// True if rows of unit stride may go to the kernels with bulk copies, which need an architecture
-// with clusters and take no options.
-bool may_use_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, int device) {
-  return split.extent == 0 && problem.heads <= 1 && problem.is_plain() &&
-         problem.gate.data == nullptr && max_cluster_size(device) > 1;
-}
-
-// The bulk pipeline's configuration for rows of unit stride, by the aligned span of out; blocks is
-// 0 if it does not take them.
 template <class T>
-tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
-                               int device) {
-  const bool adds = problem.residual.data != nullptr;
-  if (adds && !same_alignment<T>(problem.out, problem.residual_out)) return {};
-  return tuning::bulk_config(problem.rows, row, sizeof(T), adds ? 2 : 1, problem.centred ? 2 : 1,
-                             multiprocessors(device), static_cast<int>(max_shared_bytes(device)));
-}
-
-// The configuration of narrow rows of unit stride as packed tiles; blocks is 0 if they do not fit.
-template <class T>
-tuning::PackedConfig packed_config(const RmsNormProblem& problem,
-                                   const tuning::RmsNormConfig& row) {
-  const auto packed = [&](const auto& rows) {
-    return rows.data == nullptr || rows.layout.strides[0] == problem.cols;
+NormFacts facts_of(const RmsNormProblem& problem, const RowAccess<T>& access, bool quantised) {
+  NormFacts facts{.rows = problem.rows,
+                  .cols = problem.cols,
+                  .heads = problem.heads,
+                  .dtype_size = sizeof(T),
+                  .access = access.access(),
+                  .two_axes = access.split().extent != 0,
+                  .narrow_width = 8,
+                  .fused_input = problem.gate.data != nullptr       ? FusedInput::kGate
+                                 : problem.residual.data != nullptr ? FusedInput::kResidual
+                                                                    : FusedInput::kNone,
+                  .centred = problem.centred,
+                  .quantised = quantised,
+                  .common = problem.is_plain()};
+  if (facts.access != Access::kUnaligned) return facts;
+  facts.no_gaps = true;
+  const auto look_at = [&](const auto& rows) {
+    facts.narrow_width = std::min(facts.narrow_width, narrow_width<T>(rows, problem.cols));
+    if (rows.data != nullptr && rows.layout.strides[0] != problem.cols) facts.no_gaps = false;
   };
-  if (!packed(problem.x) || !packed(problem.out) || !packed(problem.residual) ||
-      !packed(problem.residual_out)) {
-    return {};
-  }
-  return tuning::packed_config(problem.rows, problem.cols, row, sizeof(T),
-                               problem.residual.data != nullptr ? 2 : 1);
+  look_at(problem.x);
+  look_at(problem.out);
+  look_at(problem.gate);
+  look_at(problem.residual);
+  look_at(problem.residual_out);
+  facts.same_alignment = same_alignment<T>(problem.out, problem.residual_out);
+  return facts;
 }
 
-// Launches unaligned rows as packed tiles or through the bulk pipeline; false if neither fits.
-template <class T>
-bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                        const RowSplit& split, int device, StreamView stream) {
-  if (!may_use_bulk_copies(problem, split, device)) return false;
-  const auto packed = packed_config<T>(problem, config);
-  if (packed.blocks > 0) {
-    launch_rms_norm_packed<T>(problem, packed, config, device, stream);
-    return true;
-  }
-  const auto bulk = bulk_config<T>(problem, config, device);
-  if (bulk.blocks == 0) return false;
-  launch_rms_norm_bulk<T>(problem, bulk, tuning::one_item_per_thread(config), device, stream);
-  return true;
-}
-
-// Launches rows that are not aligned, centred or not at run time.
-template <class T, Access kAccess>
-void launch_one_item_per_thread(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                                const RowSplit& split, int device, StreamView stream) {
-  const auto with = [&]<FusedInput kFusedInput, Centring kCentring>() {
-    launch_rms_norm<T, kAccess, kFusedInput, kCentring>(
-        problem, tuning::one_item_per_thread(config), split, device, stream);
-  };
-  if (problem.gate.data != nullptr) {
-    with.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else if (problem.residual.data != nullptr) {
-    with.template operator()<FusedInput::kResidual, Centring::kRunTime>();
-  } else {
-    with.template operator()<FusedInput::kNone, Centring::kRunTime>();
+auto* launch_of(const NormPlan& plan) {
+  switch (tuning::unit_of(plan.kernel, plan.variant)) {
+    case NormUnit::kPlain: return &launch_norm<NormUnit::kPlain>;
+    case NormUnit::kCentred: return &launch_norm<NormUnit::kCentred>;
+    case NormUnit::kGated: return &launch_norm<NormUnit::kGated>;
+    case NormUnit::kUnaligned: return &launch_norm<NormUnit::kUnaligned>;
+    case NormUnit::kStrided: return &launch_norm<NormUnit::kStrided>;
+    case NormUnit::kQuant: return &launch_norm<NormUnit::kQuant>;
+    case NormUnit::kBulk: return &launch_norm<NormUnit::kBulk>;
+    default: return &launch_norm<NormUnit::kPacked>;
   }
 }
 
-// Launches unaligned rows by narrow vectors or bulk copies; false if neither takes them.
-template <class T>
-bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                      const RowSplit& split, int device, StreamView stream) {
-  int width = 8;
-  const auto narrow = [&](const auto& rows) {
-    width = std::min(width, narrow_width<T>(rows, problem.cols));
-  };
-  narrow(problem.x);
-  narrow(problem.out);
-  narrow(problem.gate);
-  narrow(problem.residual);
-  narrow(problem.residual_out);
-  const std::int64_t vectors = tuning::ceil_div(problem.cols, kPack<T>);
-  if (!tuning::takes_narrow_vectors(config, problem.rows, vectors, width) &&
-      launch_bulk_copies<T>(problem, config, split, device, stream)) {
-    return true;
-  }
-  if (config.vectors_per_item != 2) return false;
-  launch_one_item_per_thread<T, Access::kUnaligned>(problem, config, split, device, stream);
-  return true;
-}
+}  // namespace
 
-// Launches aligned rows.
-template <class T>
-void launch_aligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                    const RowSplit& split, int device, StreamView stream) {
-  const auto with = [&]<FusedInput kFusedInput, Centring kCentring>() {
-    constexpr bool kAdds = kFusedInput == FusedInput::kResidual;
-    const std::int64_t vectors = tuning::ceil_div(problem.cols, kPack<T>);
-    const tuning::RmsNormConfig shape =
-        kFusedInput == FusedInput::kGate
-            ? tuning::spread_with_gate(config, problem.rows, sizeof(T))
-            : tuning::one_warp_per_row(
-                  tuning::spread_over_threads(config, problem.rows, sizeof(T), kAdds,
-                                              kCentring == Centring::kAlways),
-                  problem.rows, vectors, sizeof(T), kAdds, problem.centred);
-    launch_rms_norm<T, Access::kAligned, kFusedInput, kCentring>(problem, shape, split, device,
-                                                                 stream);
-  };
-  const auto go = [&]<Centring kCentring>() {
-    problem.residual.data != nullptr ? with.template operator()<FusedInput::kResidual, kCentring>()
-                                     : with.template operator()<FusedInput::kNone, kCentring>();
-  };
-  if (problem.gate.data != nullptr) {
-    with.template operator()<FusedInput::kGate, Centring::kNever>();
-  } else {
-    problem.centred ? go.template operator()<Centring::kAlways>()
-                    : go.template operator()<Centring::kNever>();
-  }
+void run_norm(const RmsNormProblem& problem, const RmsNormQuantProblem* quant, StreamView stream) {
+  dispatch_floating(problem.x.dtype, "rms_norm", [&]<class T>() {
+    const int device = current_device();
+    RowAccess<T> access = access_of<T>(problem, quant);
+    const NormPlan plan =
+        tuning::norm_plan(facts_of(problem, access, quant != nullptr), limits_of(device));
+    access.at_least(plan.variant.access);
+    launch_of(plan)(plan, problem, quant, access.split(), device, stream);
+  });
 }
 
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
-  dispatch_floating(problem.x.dtype, "rms_norm", [&]<class T>() {
-    const int device = current_device();
-    const tuning::RmsNormConfig config =
-        tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
-    RowAccess<T> asked = access_of<T>(problem);
-    if (problem.heads > 1 && config.form != tuning::RowForm::kWarp)
-      asked.at_least(Access::kUnaligned);
-    if constexpr (sizeof(T) < 8) {  // float64 has strided kernels only
-      if (asked.access() == Access::kUnaligned &&
-          launch_unaligned<T>(problem, config, asked.split(), device, stream)) {
-        return;
-      }
-      const bool fused_input = problem.gate.data != nullptr || problem.residual.data != nullptr;
-      const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
-      if (asked.access() == Access::kAligned && !tuning::uses_strided_kernel(config, fused_input) &&
-          tuning::has_room_to_stage(config, fused_input, most_shared)) {
-        return launch_aligned<T>(problem, config, asked.split(), device, stream);
-      }
-    }
-    asked.at_least(Access::kStrided);
-    launch_one_item_per_thread<T, Access::kStrided>(problem, config, asked.split(), device, stream);
-  });
+  run_norm(problem, nullptr, stream);
 }
 
 }  // namespace membound::cuda

@@ -5,31 +5,22 @@
 
 #include "core/dispatch.hpp"
 #include "cuda/launch/launch.hpp"
-#include "cuda/norm/centring.cuh"
+#include "cuda/norm/gradient_plan.hpp"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 #include "cuda/row/array.hpp"
-#include "cuda/row/bulk_config.hpp"
 #include "cuda/row/column_sum.cuh"
 #include "cuda/row/offset.cuh"
-#include "cuda/row/packed_config.hpp"
 #include "ops/rms_norm_backward.hpp"
 
 namespace membound::cuda {
 
-template <class T, Access kAccess, Centring kCentring, bool kGated>
-void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
-                              const tuning::RmsNormBackwardConfig& config, const RowSplit& split,
-                              int device, StreamView stream);
+using tuning::GradientFacts;
+using tuning::GradientPlan;
+using tuning::GradientUnit;
 
-template <class T>
-void launch_rms_norm_backward_packed(const RmsNormBackwardProblem& problem,
-                                     const tuning::RmsNormBackwardConfig& config,
-                                     const tuning::PackedGradientConfig& packed, int device,
-                                     StreamView stream);
-template <class T>
-void launch_rms_norm_backward_bulk(const RmsNormBackwardProblem& problem,
-                                   const tuning::RmsNormBackwardConfig& config, int device,
-                                   StreamView stream);
+template <GradientUnit kUnit>
+void launch_gradient(const GradientPlan& plan, const RmsNormBackwardProblem& problem,
+                     const RowSplit& split, int device, StreamView stream);
 
 // True if the partial sums fill whole cache lines, which can be discarded from L2 after their last
 // read, and are large enough for that to pay (LayerNorm 16384 x 4096: 101.6 -> 99.8 us).
@@ -133,116 +124,62 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   return access;
 }
 
-// True if rows of unit stride may go to the kernels with bulk copies, which have no options and
-// need an architecture with clusters.
-bool may_use_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
-  return problem.is_plain() && problem.gate.data == nullptr && split.extent == 0 &&
-         problem.heads <= 1 && max_cluster_size(device) > 1;
+template <class T>
+GradientFacts facts_of(const RmsNormBackwardProblem& problem, const RowAccess<T>& access) {
+  const auto was_read = [&](const void* written) {
+    return written != nullptr && (written == problem.dy.data || written == problem.x.data ||
+                                  written == problem.gate.data);
+  };
+  const bool two_axes = access.split().extent != 0;
+  GradientFacts facts{
+      .rows = problem.rows,
+      .cols = problem.cols,
+      .heads = problem.heads,
+      .dtype_size = sizeof(T),
+      .access = access.access(),
+      .two_axes = two_axes,
+      .centred = problem.centred,
+      .gated = problem.gate.data != nullptr,
+      .adds = problem.dsum.data != nullptr,
+      .sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr,
+      .wants_rows = problem.dx.data != nullptr || problem.dgate.data != nullptr,
+      .common = problem.is_common(),
+      .plain = problem.is_plain(),
+      .evenly_spaced = !two_axes && problem.heads == 1 && row_strides_fit(problem, sizeof(T)),
+      .no_gaps = true,
+      .overwrites = was_read(problem.dx.data) || was_read(problem.dgate.data)};
+  int at = 0;
+  const auto look_at = [&](const auto& rows) {
+    const std::int64_t stride = rows.data != nullptr ? rows.layout.strides[0] : 0;
+    if (rows.data != nullptr && stride != problem.cols) facts.no_gaps = false;
+    facts.row_strides[at++] = stride;
+  };
+  look_at(problem.dy);
+  look_at(problem.x);
+  look_at(problem.dsum);
+  look_at(problem.dx);
+  return facts;
 }
 
-// Configuration of narrow rows as contiguous tiles; places is 0 if the rows have gaps between them
-// or do not fit.
-template <class T>
-tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem,
-                                           const tuning::RmsNormBackwardConfig& config) {
-  const auto packed = [&](const auto& rows) {
-    return rows.data == nullptr || rows.layout.strides[0] == problem.cols;
-  };
-  if (!packed(problem.dy) || !packed(problem.x) || !packed(problem.dsum) || !packed(problem.dx)) {
-    return {};
+auto* launch_of(const GradientPlan& plan) {
+  switch (tuning::unit_of(plan.kernel, plan.variant)) {
+    case GradientUnit::kPlain: return &launch_gradient<GradientUnit::kPlain>;
+    case GradientUnit::kCentred: return &launch_gradient<GradientUnit::kCentred>;
+    case GradientUnit::kGated: return &launch_gradient<GradientUnit::kGated>;
+    case GradientUnit::kUnaligned: return &launch_gradient<GradientUnit::kUnaligned>;
+    case GradientUnit::kStrided: return &launch_gradient<GradientUnit::kStrided>;
+    case GradientUnit::kBulk: return &launch_gradient<GradientUnit::kBulk>;
+    default: return &launch_gradient<GradientUnit::kPacked>;
   }
-  return tuning::packed_gradient_config(config, problem.cols, sizeof(T),
-                                        problem.dsum.data != nullptr ? 3 : 2);
-}
-
-// True if rows of unit stride go to the bulk kernel.
-template <class T>
-bool uses_bulk_kernel(const RmsNormBackwardProblem& problem,
-                      const tuning::RmsNormBackwardConfig& config, int device) {
-  const auto stride = [](const void* data, const RowLayout& layout) {
-    return data != nullptr ? layout.strides[0] : 0;
-  };
-  const int arrays = problem.dsum.data != nullptr ? 3 : 2;
-  return tuning::fits_bulk_kernel(
-             config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
-             {stride(problem.dy.data, problem.dy.layout), stride(problem.x.data, problem.x.layout),
-              stride(problem.dsum.data, problem.dsum.layout),
-              stride(problem.dx.data, problem.dx.layout)}) &&
-         // Besides the stages a block has 5.2 KiB at most (LayerNorm, four vectors per thread).
-         tuning::bulk_bytes(config, arrays) + (6 << 10) <=
-             static_cast<int>(max_shared_bytes(device));
 }
 
 void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream) {
   dispatch_floating(problem.x.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
-    RowAccess<T> asked = access_of<T>(problem);
-    if (sizeof(T) == 8) asked.at_least(Access::kStrided);  // float64 has no other kernels
-    const auto config_of = [&](bool stages, bool may_stage_four = true) {
-      const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
-      return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, stages,
-                                              max_cluster_size(device), problem.centred,
-                                              problem.heads, problem.gate.data != nullptr,
-                                              problem.dsum.data != nullptr, may_stage_four);
-    };
-    const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
-      return config.shared_bytes + tuning::kMaxStaticSharedBytes <=
-             static_cast<int>(max_shared_bytes(device));
-    };
-    // Gated rows are staged only if they have no options.
-    const bool stages =
-        asked.access() == Access::kAligned &&
-        (problem.gate.data == nullptr || (problem.is_plain() && problem.heads == 1));
-    tuning::RmsNormBackwardConfig config = config_of(stages);
-    if (!fits(config)) config = config_of(stages, false);
-    if (!fits(config)) {
-      config = config_of(false);
-      asked.at_least(Access::kStrided);
-    }
-    // Among the row blocks only lane groups and strided kernels support heads.
-    if (problem.heads > 1 && config.form == tuning::GradientForm::kSpecialised &&
-        config.rows.form != tuning::RowForm::kWarp) {
-      asked.at_least(Access::kStrided);
-      config = config_of(false);
-    }
-    if constexpr (sizeof(T) < 8) {
-      if (asked.access() == Access::kUnaligned &&
-          may_use_bulk_copies(problem, asked.split(), device)) {
-        const auto packed = packed_config<T>(problem, config);
-        if (packed.places > 0)
-          return launch_rms_norm_backward_packed<T>(problem, config, packed, device, stream);
-        // In the shape of aligned rows, or else with two vectors per thread.
-        for (bool as_aligned : {true, false}) {
-          const auto bulk = config_of(as_aligned);
-          if (uses_bulk_kernel<T>(problem, bulk, device)) {
-            return launch_rms_norm_backward_bulk<T>(problem, bulk, device, stream);
-          }
-        }
-      }
-    }
-    // Other unaligned rows are read element by element, unless they are few.
-    if (asked.access() == Access::kUnaligned &&
-        (problem.gate.data != nullptr || problem.heads > 1 ||
-         config.form != tuning::GradientForm::kSpecialised)) {
-      asked.at_least(Access::kStrided);
-    }
-    const Access access = asked.access();
-    const RowSplit split = asked.split();
-    const auto go = [&]<Access kAccess, Centring kCentring, bool kGated = false>() {
-      launch_rms_norm_backward<T, kAccess, kCentring, kGated>(problem, config, split, device,
-                                                              stream);
-    };
-    if constexpr (sizeof(T) < 8) {
-      if (access == Access::kUnaligned)
-        return go.template operator()<Access::kUnaligned, Centring::kRunTime>();
-      if (access == Access::kAligned) {
-        if (problem.centred) return go.template operator()<Access::kAligned, Centring::kAlways>();
-        if (problem.gate.data != nullptr)
-          return go.template operator()<Access::kAligned, Centring::kNever, true>();
-        return go.template operator()<Access::kAligned, Centring::kNever>();
-      }
-    }
-    go.template operator()<Access::kStrided, Centring::kRunTime>();
+    RowAccess<T> access = access_of<T>(problem);
+    const GradientPlan plan = tuning::gradient_plan(facts_of(problem, access), limits_of(device));
+    access.at_least(plan.variant.access);
+    launch_of(plan)(plan, problem, access.split(), device, stream);
   });
 }
 

@@ -28,24 +28,6 @@ RowBytes row_bytes(const RmsNormBackwardParams<accumulate_t<T>>& p) {
           .mean = bytes(p.mean_row_stride, kStatistic)};
 }
 
-// True if rows are counted in one axis and row_bytes holds all of their strides.
-template <class T>
-bool has_evenly_spaced_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
-  const auto holds = [](std::int32_t bytes, std::int64_t stride, std::size_t size) {
-    return bytes == stride * static_cast<std::int64_t>(size);
-  };
-  constexpr std::size_t kStatistic = sizeof(accumulate_t<T>);
-  const RowBytes& bytes = p.row_bytes;
-  return p.split.extent == 0 && p.heads.count == 1 && holds(bytes.dy, p.dy_row_stride, sizeof(T)) &&
-         holds(bytes.x, p.x_row_stride, sizeof(T)) &&
-         holds(bytes.dsum, p.dsum_row_stride, sizeof(T)) &&
-         holds(bytes.gate, p.gate_row_stride, sizeof(T)) &&
-         holds(bytes.dx, p.dx_row_stride, sizeof(T)) &&
-         holds(bytes.dgate, p.dgate_row_stride, sizeof(T)) &&
-         holds(bytes.rstd, p.rstd_row_stride, kStatistic) &&
-         holds(bytes.mean, p.mean_row_stride, kStatistic);
-}
-
 // groups: thread groups of a block.
 template <class Accumulate>
 RowSteps row_steps(const RmsNormBackwardParams<Accumulate>& p, int groups) {

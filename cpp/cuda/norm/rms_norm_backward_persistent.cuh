@@ -12,13 +12,8 @@
 
 namespace membound::cuda {
 
-// What a kernel is compiled for. Options cost registers and a third of the instructions, so rows
-// without them have kernels of their own; aligned rows also have kernels for the common ones: an
-// offset of the weight and rounding before it (kPlainRounded), or dsum (kPlainAdd). kPlainGated is
-// a gate without options (staged in shared memory unless rows are narrow), kGated one with all.
-// kPlain of centred rows, which are never rounded, includes the offset: it costs nothing but in
-// clusters.
-enum class Form { kPlain, kPlainRounded, kPlainAdd, kPlainGated, kGeneral, kGated };
+// Form::kPlain of centred rows, which are never rounded, includes the offset: it costs nothing but
+// in clusters.
 template <class Group, Centring kCentring>
 inline constexpr bool plain_has_offset = kCentring == Centring::kAlways && !Group::kClusters;
 

@@ -8,7 +8,6 @@
 
 #include "cuda/activation/silu.cuh"
 #include "cuda/norm/centring.cuh"
-#include "cuda/norm/fused_input.cuh"
 #include "cuda/norm/rms_norm_backward_row_pointers.cuh"
 #include "cuda/row/affine.cuh"
 #include "cuda/row/convert.cuh"

@@ -36,6 +36,7 @@ inline constexpr int kVector = 16;  // bytes
 inline constexpr int kWarpFormThreads = 128;
 inline constexpr int kMaxGroups = 16;
 inline constexpr int kStreamedGroups = 8;
+inline constexpr int kSmallBlockThreads = 384;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 // 16-byte vectors that a block of at most max_warps warps holds.
@@ -294,6 +295,18 @@ inline RmsNormConfig one_warp_per_row(RmsNormConfig config, std::int64_t rows, s
   config.items_per_thread = all / 32;
   config.overlap_launch = true;
   return config;
+}
+
+// The threads of an aligned quantised row. With a residual two items per thread lose up to 512
+// vectors (1024 x 4096 bfloat16 to float8 on H200: 11.3 -> 10.1 us uncoarsened), and 16-bit rows
+// gain only where they are many.
+inline RmsNormConfig quantised_config(const RmsNormConfig& config, std::int64_t rows,
+                                      std::int64_t vectors, int dtype_size, bool residual) {
+  if (!is_half_block(config)) return coarsened(config, rows);
+  if (residual) return one_item_per_thread(config);
+  const std::int64_t few = (dtype_size == 2 ? 4 : 1) * kFewVirtualThreads;
+  return one_warp_per_row(coarsened(config, rows, few), rows, vectors, dtype_size, false, false,
+                          true);
 }
 
 }  // namespace membound::cuda::tuning

@@ -8,7 +8,6 @@
 #include "core/layout.hpp"
 #include "cuda/activation/silu.cuh"
 #include "cuda/norm/centring.cuh"
-#include "cuda/norm/fused_input.cuh"
 #include "cuda/norm/rstd.cuh"
 #include "cuda/row/affine.cuh"
 #include "cuda/row/cluster.cuh"

@@ -9,17 +9,12 @@
 
 #include "core/layout.hpp"
 #include "cuda/launch/cache_hint.cuh"
+#include "cuda/row/access.hpp"
 #include "cuda/row/convert.cuh"
 #include "cuda/row/narrow_vectors.cuh"
 #include "cuda/row/split.hpp"
 
 namespace membound::cuda {
-
-enum class Access {
-  kAligned,    // at most two row axes, unit column stride, 16-byte aligned rows of whole vectors
-  kUnaligned,  // unit column stride, any alignment and width, by 8-, 4- or 2-byte vectors
-  kStrided,    // any column stride, element by element
-};
 
 // A strided array of rows as a kernel sees it. `end` is one past its last byte.
 struct RowArray {

@@ -190,31 +190,4 @@ TEST_CASE("norms over arrays of several dtypes, and their gradients") {
   look_for_faults();
 }
 
-TEST_CASE("gradients of few rows: which have their columns in shared memory") {
-  constexpr int kH100 = 4;
-  use_gpu(kH100);
-  const auto is_wide = [](std::int64_t rows, std::int64_t cols, DType dtype,
-                          Layout layout = Layout::kContiguous) {
-    const Problem p{rows, cols, dtype, layout, kH100};
-    const ConstTensorView weight = p.columns(dtype), rstd = p.statistic();
-    const TensorView dx = p.matrix(), dweight = p.columns(dtype);
-    rms_norm_backward(p.matrix(), p.matrix(), &weight, rstd, {}, &dx, &dweight, nullptr,
-                      p.stream());
-    const std::string name = last_launched();
-    CHECK(name.find("specialised_kernel") != name.npos);
-    return name.find("GradientWideThreadGroup") != name.npos ||
-           name.find("ClusterThreadGroup") != name.npos;
-  };
-  CHECK(is_wide(1, 8192, DType::kBFloat16));
-  CHECK(is_wide(1024, 8192, DType::kFloat16));
-  CHECK(is_wide(16, 5128, DType::kBFloat16));
-  CHECK(is_wide(16, 16384, DType::kBFloat16));
-  CHECK(is_wide(128, 4096, DType::kFloat32));
-  CHECK(!is_wide(16, 5120, DType::kBFloat16));
-  CHECK(!is_wide(128, 4096, DType::kBFloat16));
-  CHECK(!is_wide(16, 8191, DType::kBFloat16));
-  CHECK(!is_wide(16, 2048, DType::kFloat64));
-  look_for_faults();
-}
-
 }  // namespace membound_test

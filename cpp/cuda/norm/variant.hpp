@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/row/access.hpp"
+
+namespace membound::cuda {
+
+// The second input that a kernel reads with x: a residual that is added to x, or a gate whose silu
+// multiplies x or the result.
+enum class FusedInput { kNone, kResidual, kGate };
+
+// Whether the mean of a row is subtracted (layer_norm and its gradients). The fastest kernels are
+// compiled for each case; the others decide at run time, which halves their code.
+enum class Centring { kNever, kAlways, kRunTime };
+
+// What kernels of forward norms are compiled for, apart from the dtype and the threads of a row.
+struct NormVariant {
+  Access access;
+  FusedInput fused_input;
+  Centring centring;
+  bool quantised = false;
+
+  bool operator==(const NormVariant&) const = default;
+};
+
+// What a kernel of gradients does. Options cost registers and a third of the instructions, so rows
+// without them have kernels of their own; aligned rows also have kernels for the common ones.
+enum class Form {
+  kPlain,         // no options
+  kPlainRounded,  // an offset of the weight and rounding before it
+  kPlainAdd,      // dsum
+  kPlainGated,    // a gate without options, staged in shared memory unless rows are narrow
+  kGeneral,       // all options
+  kGated,         // all with a gate
+};
+
+// What kernels of gradients are compiled for, apart from the dtype and the threads of a row.
+struct GradientVariant {
+  Access access;
+  Centring centring;
+  Form form;
+
+  constexpr bool gated() const { return form == Form::kGated || form == Form::kPlainGated; }
+  bool operator==(const GradientVariant&) const = default;
+};
+
+}  // namespace membound::cuda
