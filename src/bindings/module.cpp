@@ -10,6 +10,7 @@
 #include "errors.hpp"
 #include "jax_ffi.hpp"
 #include "membound/device.hpp"
+#include "membound/norm_plan.hpp"
 #include "membound/version.hpp"
 #include "signature.hpp"
 #include "staging.hpp"
@@ -69,6 +70,17 @@ void bind_devices(nb::module_& module) {
       nb::sig("def device_properties(device: object = 'cuda:0') -> "
               "DeviceProperties"),
       "Facts about one GPU: 'cuda:1' or 1. Raises CudaError when it is not there.");
+  module.def(
+      "norm_plan_text",
+      [](const std::string& op, std::int64_t rows, std::int64_t cols, int dtype, int compute,
+         int multiprocessors) {
+        return norm_plan_text(op, rows, cols, static_cast<DType>(dtype), compute, multiprocessors);
+      },
+      nb::arg("op"), nb::arg("rows"), nb::arg("cols"), nb::arg("dtype"), nb::arg("compute"),
+      nb::arg("multiprocessors"),
+      "Which kernel a norm runs on a GPU of this compute capability, and its launch, as text. "
+      "dtype: "
+      "a code of DTYPE_CODES.");
   module.def("cpu_isa", &cpu_isa,
              "The CPU instruction set in use: 'baseline', 'avx2', 'avx512' or 'neon'.");
   module.def("cpu_threads", &cpu_threads, "How many threads a large CPU call may use.");

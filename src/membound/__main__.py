@@ -45,6 +45,13 @@ def parser() -> argparse.ArgumentParser:
 
     info = commands.add_parser("info", help="version, build, CPU, GPUs or why none, frameworks")
     info.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    info.add_argument(
+        "--plan",
+        nargs=3,
+        metavar=("OP", "ROWSxCOLS", "DTYPE"),
+        help="which kernel a norm or its gradient runs on this GPU, or on an H200 where there is "
+        "none: --plan rms_norm 8192x2304 bfloat16",
+    )
 
     check = commands.add_parser(
         "check",
@@ -132,6 +139,19 @@ def _refuse_unknown_ops(asked: Sequence[str], known: Iterable[str]) -> None:
         parser().error(f"unknown op {', '.join(unknown)}; known: {', '.join(known)}")
 
 
+def _plan(op: str, shape: str, dtype: str) -> int:
+    from membound import _info
+
+    sizes = re.fullmatch(r"(\d+)x(\d+)", shape)
+    if sizes is None:
+        parser().error(f"info --plan: expected ROWSxCOLS, such as 8192x2304, and got '{shape}'")
+    try:
+        print(_info.plan(op, int(sizes[1]), int(sizes[2]), dtype))
+    except ValueError as error:
+        parser().error(f"info --plan: {error}")
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     options = parser().parse_args(arguments)
@@ -141,6 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "info":
         from membound import _info
 
+        if options.plan is not None:
+            return _plan(*options.plan)
         return _info.run(options.json)
     if options.command == "check":
         if _frameworks.installed_version("numpy") is None:

@@ -11,6 +11,8 @@ from typing import Any
 import membound
 from membound import _core, _frameworks
 
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
 
 def package_folder() -> Path:
     """The folder of the built files; in an editable install it is not the folder of this source."""
@@ -38,6 +40,19 @@ def gpus() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def plan(op: str, rows: int, cols: int, dtype: str) -> str:
+    """The kernel and the launch of a norm on the first GPU, or on an H200 where there is none."""
+    if dtype not in FLOATS:
+        raise ValueError(f"dtype must be one of {', '.join(FLOATS)}, got {dtype}")
+    compute, multiprocessors, name = 90, 132, "an H200"
+    if found := gpus():
+        compute = int(found[0]["compute_capability"].replace(".", ""))
+        multiprocessors, name = found[0]["multiprocessors"], found[0]["name"]
+    code = _core.DTYPE_CODES[dtype]
+    text = _core.norm_plan_text(op, rows, cols, code, compute, multiprocessors)
+    return f"{op} of {rows} x {cols} {dtype}, contiguous, without options, on {name}\n{text}"
 
 
 def collect() -> dict[str, Any]:

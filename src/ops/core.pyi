@@ -93,6 +93,13 @@ def device_properties(device: object = 'cuda:0') -> DeviceProperties:
     Facts about one GPU: 'cuda:1' or 1. Raises CudaError when it is not there.
     """
 
+def norm_plan_text(
+    op: str, rows: int, cols: int, dtype: int, compute: int, multiprocessors: int
+) -> str:
+    """
+    Which kernel a norm runs on a GPU of this compute capability, and its launch, as text. dtype: a code of DTYPE_CODES.
+    """
+
 def cpu_isa() -> str:
     """
     The CPU instruction set in use: 'baseline', 'avx2', 'avx512' or 'neon'.

@@ -375,3 +375,29 @@ def test_tables_line_up():
     lines = ["name       us", "------  -----", "a         1.5", "longer  10.25"]
     assert text.splitlines() == lines
     assert _table.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_info_prints_the_plan_of_a_norm(capsys):
+    assert command_line.main(["info", "--plan", "rms_norm", "8192x2304", "bfloat16"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("rms_norm of 8192 x 2304 bfloat16, contiguous, without options, on ")
+    assert "\nkernel: rms_norm_" in text
+    assert "\nlaunch: " in text
+    assert command_line.main(["info", "--plan", "layer_norm_backward", "512x4096", "float32"]) == 0
+    assert "\ncolumn sums: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("softmax", "8x8", "float32"), "op must be one of rms_norm, add_rms_norm"),
+        (("rms_norm", "8", "float32"), "expected ROWSxCOLS, such as 8192x2304, and got '8'"),
+        (("rms_norm", "0x8", "float32"), "rows and cols must be at least 1, got 0 x 8"),
+        (("rms_norm", "8x8", "int8"), "dtype must be one of float16"),
+    ],
+)
+def test_info_refuses_a_plan_that_is_none(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["info", "--plan", *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
