@@ -149,6 +149,12 @@ def test_equal_extremes_share_the_gradient(rng, device, name):
     compare(rng, device, [x], lambda x: ours(x, axis=1), lambda x: theirs(x, dim=1))
 
 
+def test_variance_of_too_few_elements():
+    x = ag.Tensor([1.0], requires_grad=True)
+    (dx,) = ag.grad(ag.var(x, correction=1), x).tolist()
+    assert np.isnan(dx)
+
+
 MATRICES = [
     [(3, 4), (4, 5)],
     [(2, 3, 4), (4, 5)],
@@ -255,6 +261,7 @@ def test_where(rng, device):
 
 # Programs of hypothesis: each step makes a matrix of those that are there.
 STEPS = [
+    lambda x, y: x + y,
     lambda x, y: x * y,
     lambda x, y: x - y.mT,
     lambda x, y: x @ y / 4,

@@ -75,10 +75,26 @@ def test_gradients_share_no_memory():
     assert [dx.tolist() for dx in found] == [[2, 20], *[[1, 10]] * 4]
     for dx in found:
         dx *= 2.0
-    y.grad = None
-    ag.sum(y).backward()
-    y.grad += 1.0  # not one number that is broadcast
-    assert y.grad.tolist() == [2, 2]
+
+
+def test_a_gradient_that_two_share_is_not_added_to():
+    x, w = (ag.Tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    square = x * x
+    (square + (x + w) * 1.0).backward(nd.ones(2))  # x and w have that of their sum, then x more
+    assert (x.grad.tolist(), w.grad.tolist()) == ([3, 5], [1, 1])
+
+
+@pytest.mark.parametrize("function", [ag.sum, ag.mean, lambda x: ag.sum(ag.matmul(x, x))])
+def test_gradients_are_arrays_of_their_own_elements(function):
+    """Not one number that is broadcast: it could not be added to."""
+    x = ag.Tensor([1.0, 2.0], requires_grad=True)
+    function(x).backward()
+    assert x.grad.is_contiguous
+    right = [2 * number for number in x.grad.tolist()]
+    x.grad += x.grad
+    assert x.grad.tolist() == right
+    found = ag.grad(function(x) + function(x) + x[0] * 0.0, x)
+    assert found.tolist() == right
 
 
 def test_grad_of_intermediates():
@@ -192,20 +208,22 @@ def test_no_grad():
 
 
 def test_threads_share_parameters():
-    """Each walks its own graph; gradients of one leaf come one after the other."""
-    x = ag.Tensor(nd.ones(4), requires_grad=True)
+    """Each walks its own graph; what they add to one leaf is all there."""
+    x = ag.Tensor(nd.ones(100_000), requires_grad=True)  # so many that others run meanwhile
     found = []
 
     def work():
         for _ in range(50):
-            found.append(ag.grad(ag.sum(x * x * x), x).tolist())
+            found.append(ag.grad(ag.sum(x[:4] * x[:4]), x)[3].item())
+            ag.sum(x).backward()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [[3.0] * 4] * 200
+    assert found == [2] * 200
+    assert nd.all(x.grad == 200)
 
 
 # Errors.
@@ -259,6 +277,16 @@ ERRORS = {
         lambda: ag.grad(freed()[1], ag.Tensor(1.0, requires_grad=True)),
         RuntimeError,
         "grad: the graph was freed from 'exp' on",
+    ),
+    "gradients of several outputs": (
+        lambda: ag.grad([x := ag.Tensor(1.0, requires_grad=True), x * x], x, [None]),
+        ValueError,
+        "grad: argument 'gradients' must have one for each of 2 outputs, got 1",
+    ),
+    "an output": (
+        lambda: ag.grad([nd.ones(1)], ag.Tensor(1.0, requires_grad=True)),
+        TypeError,
+        "grad: argument 'outputs' must be Tensors, got .*NDArray",
     ),
     "an input of something else": (
         lambda: ag.grad(

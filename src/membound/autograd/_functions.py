@@ -198,7 +198,7 @@ def var(
 
     def rule(dy: NDArray) -> NDArray:
         distance = own - nd.mean(own, axis=axis, keepdims=True)
-        return distance * (dy * (2 / (count - correction))).reshape(kept)
+        return distance * (2 * dy / (count - correction)).reshape(kept)
 
     y = nd.var(own, axis=axis, correction=correction, keepdims=keepdims)
     return from_rules("var", y, (x, rule))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ Backward = Callable[..., Sequence[NDArray | None]]
 
 _recording: ContextVar[bool] = ContextVar("recording", default=True)
 _numbers = itertools.count()
+_of_leaves = threading.Lock()  # several threads may walk to one leaf
 
 
 def is_recording() -> bool:
@@ -65,7 +67,7 @@ class Node:
 
 
 class _Sum:
-    """What has come of a gradient, and whether its memory is nobody else's."""
+    """What has come of a gradient; is_own: it is C-contiguous, in memory of nobody else."""
 
     __slots__ = ("array", "is_own")
 
@@ -122,7 +124,8 @@ class Walk:
             tensor = node.leaf()
             if self.needed is None and tensor is not None:
                 gradient = sums[0].own()
-                tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+                with _of_leaves:
+                    tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
             return
         given = [sums[at].array if at in sums else None for at in range(node.results)]
         edges, backward = node.edges, node.backward
@@ -131,8 +134,8 @@ class Walk:
         arrays = [one for one in (*given, *passed) if one is not None]
         for edge, gradient in zip(edges, passed, strict=True):
             if edge is not None and gradient is not None:
-                holders = sum(one.shares_buffer(gradient) for one in arrays)
-                self._arrive(edge, gradient, holders == 1)
+                is_shared = sum(one.shares_buffer(gradient) for one in arrays) > 1
+                self._arrive(edge, gradient, gradient.is_contiguous and not is_shared)
 
 
 def _reachable(function: str, roots: Sequence[Node]) -> list[Node]:

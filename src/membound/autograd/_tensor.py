@@ -30,7 +30,7 @@ class Tensor:
     between it and ``backward``. There is no gradient of a gradient.
 
     Args:
-        data: what ``membound.ndarray.asarray`` takes; an NDArray is not copied.
+        data: what ``membound.ndarray.asarray`` takes; the memory of an array is shared.
         requires_grad: makes it a leaf, whose ``grad`` ``backward`` adds to; for dtypes of floats.
         dtype, device: as of ``asarray``: numbers become float64 on the CPU by default.
 
@@ -285,11 +285,17 @@ def grad(
     >>> ag.grad(x * x, x)
     array(6.)
     """
-    ends = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    if not isinstance(gradients, list | tuple):
-        gradients = [gradients] * len(ends) if gradients is None else [gradients]
+    ends, starts = _tensors("outputs", outputs), _tensors("inputs", inputs)
+    if gradients is None:
+        gradients = [None] * len(ends)
+    elif isinstance(gradients, NDArray):
+        gradients = [gradients]
+    if len(gradients) != len(ends):
+        raise ValueError(
+            f"grad: argument 'gradients' must have one for each of {len(ends)} outputs, got "
+            f"{len(gradients)}"
+        )
     roots = [_root("grad", x, dy) for x, dy in zip(ends, gradients, strict=True)]
-    starts = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     edges = [x._edge for x in starts]
     walk = Walk("grad", roots, [edge for edge in edges if edge is not None])
     reached = set(walk.order)
@@ -306,6 +312,14 @@ def grad(
         for edge, x in zip(edges, starts, strict=True)
     )
     return result[0] if isinstance(inputs, Tensor) else result
+
+
+def _tensors(name: str, several: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    found = [several] if isinstance(several, Tensor) else list(several)
+    for x in found:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"grad: argument '{name}' must be Tensors, got {type_name(x)}")
+    return found
 
 
 def data_of(function: str, name: str, x: Operand) -> Any:
