@@ -116,6 +116,19 @@ def typed_signature(
     return f"({parameters})", " | ".join(returns)
 
 
+def as_napoleon_reads(
+    _app: Any, what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+) -> None:
+    """Mark what plain text leaves unmarked: examples of modules, "Raises: What another raises"."""
+    text = "\n".join(lines)
+    if what == "module":
+        text = re.sub(r"^(\S.*)\n\n(?=    \S)", r"\1\n\n::\n\n", text, flags=re.MULTILINE)
+    raises = r"^Raises:\n +(What .* raises)"
+    text = re.sub(raises + r"\.(.*)", r"\1.\2", text, flags=re.MULTILINE)
+    text = re.sub(raises + ", and$", r"\1.\n\nRaises:", text, flags=re.MULTILINE)
+    lines[:] = text.replace("\nWhat ", "\nRaises what ").split("\n")
+
+
 def run_doxygen(_app: Any) -> None:
     """Read the public headers."""
     xml = ROOT / "build/doxygen/xml"
@@ -129,6 +142,7 @@ def run_doxygen(_app: Any) -> None:
 def setup(app: Any) -> None:
     """Add what the extensions lack."""
     app.connect("builder-inited", run_doxygen)
+    app.connect("autodoc-process-docstring", as_napoleon_reads, priority=400)
     app.connect("autodoc-process-signature", typed_signature)
     app.connect("source-read", read_page)
     app.connect("include-read", read_include)

@@ -9,6 +9,7 @@ Arrays come first, options by name, ``out=`` writes to an array of yours:
     y, residual = membound.add_rms_norm(x, residual, weight)
     q, k = membound.rope(q, k, cos, sin)
     membound.silu_and_mul(gate_up, out=y)
+    loss = membound.cross_entropy(logits, labels, reduction="mean", dlogits=logits)
 
 Norms         rms_norm, add_rms_norm, layer_norm, add_layer_norm, rms_norm_gated
 Activations   gated_activation, silu_and_mul, gelu_and_mul, gelu_tanh_and_mul, sigmoid_and_mul,
@@ -22,11 +23,14 @@ Gradients     <name>_backward of each with a gradient
 The machine   cuda_status, device_properties, cpu_isa, cpu_threads, set_cpu_threads
 NumPy on GPUs device="cuda" of a call; staging_options, set_staging_options, cached_staging_bytes,
               release_staging
+Modules       membound.torch: nn.Modules, patch(model), functions for compiled code
+              membound.jax: functions for jit, grad and sharding
+              membound.ndarray: an array with the functions of the array-API standard
+              membound.autograd: gradients of functions on such arrays
+              membound.needle: the array of CMU's deep learning systems course
 
-Gradients of torch tensors are recorded. ``membound.torch`` has modules, ``patch`` and the functions
-for compiled code, ``membound.jax`` the functions for jit, grad and sharding. ``membound.ndarray``
-is an array of its own, with the functions of the array-API standard; ``membound.autograd`` trains
-models on it.
+Gradients of torch tensors are recorded. ``help(membound.rms_norm)`` and so on have shapes, dtypes,
+aliasing, errors and an example.
 On the command line: ``python -m membound info``, ``check`` and ``bench``.
 """
 

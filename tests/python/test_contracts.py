@@ -228,3 +228,5 @@ def test_help_begins_with_an_overview():
             assert re.search(rf"\b{name}\b", membound.__doc__), name
     public = [n for n in membound.__all__ if not n.startswith("_") and n[0].islower()]
     assert all(re.search(rf"\b{n.removesuffix('_backward')}\b", membound.__doc__) for n in public)
+    torch = pytest.importorskip("membound.torch")
+    assert all(re.search(rf"\b{n}\b", torch.__doc__) for n in torch.__all__)

@@ -12,7 +12,7 @@ Operations on a Tensor that requires grad are recorded as they run; ``backward``
 the leaves, ``grad`` returns those of any tensors. The walk has no recursion, and frees what was
 saved and every gradient between as soon as it was used. It runs where the arrays are.
 
-::
+The names:
 
     Tensors          Tensor, grad, no_grad
     Operators        + - * / ** @ abs, comparisons (to bool arrays), indexing

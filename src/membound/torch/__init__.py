@@ -2,6 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """membound's ops as torch functions and modules: autograd, torch.compile, torch.func, export.
 
+    model = AutoModelForCausalLM.from_pretrained(...)
+    print(membound.torch.patch(model))  # in place: what was replaced, what was left and why
+
+    norm = membound.torch.RMSNorm(4096)  # takes the state dict of torch.nn.RMSNorm
+    y, residual = norm(x, residual)  # of x + residual
+    y = membound.torch.silu_and_mul(gate_up)  # records its gradient
+    loss = membound.torch.linear_cross_entropy(y, weight, labels)  # no logits are kept
+
+The names:
+
+    Models          patch, unpatch
+    Modules         RMSNorm, LayerNorm, GatedRMSNorm, GatedActivation, Embedding, RotaryEmbedding
+    Norms           rms_norm, add_rms_norm, layer_norm, add_layer_norm, rms_norm_gated
+    Activations     gated_activation, silu_and_mul, gelu_and_mul, gelu_tanh_and_mul,
+                    sigmoid_and_mul, relu2, gated_linear
+    Rotary          rope, qk_norm_rope
+    Embedding       embedding
+    Losses          softmax, cross_entropy, linear_cross_entropy, soft_cap
+    8-bit results   rms_norm_quant, add_rms_norm_quant, gated_activation_quant, silu_and_mul_quant
+    Other names     fused_add_rms_norm, gemma_rms_norm, gemma_fused_add_rms_norm
+    Names of others apex, flash_attention, flashinfer, functional (torch.nn's), huggingface, liger,
+                    quack, transformer_engine, unsloth, vllm: modules to import
+
 Plain eager calls run membound's own functions and record a gradient if one is required. Traced
 code and wrapped tensors call an operator of torch's registry instead.
 """
