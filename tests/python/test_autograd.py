@@ -223,6 +223,13 @@ def test_indexing(rng, device, key):
     close(ag.grad(found, tensor, nd.asarray(dy, device=device)), right)
 
 
+@pytest.mark.parametrize("shape", [(4, 0), (0, 3)], ids=str)
+def test_indexing_of_no_elements(shape):
+    x = ag.Tensor(nd.ones(shape), requires_grad=True)
+    y = x[nd.asarray(ids[: shape[0]])]
+    assert ag.grad(y, x, nd.ones_like(y.data)).shape == shape
+
+
 def test_indices_may_be_tensors():
     x = ag.Tensor([1.0, 2.0, 3.0], requires_grad=True)
     ag.sum(x[ag.Tensor([2, 2, 0])] * nd.asarray([1.0, 10.0, 5.0])).backward()

@@ -164,6 +164,11 @@ def test_what_needs_no_gradient_is_not_kept():
     assert kept() is not None
     del z
     assert kept() is None
+    hidden = x + 1.0
+    gone, y = weakref.ref(hidden.data), hidden * ag.Tensor(nd.ones(3))  # a factor without gradient
+    del hidden
+    assert gone() is None
+    assert y.requires_grad
 
 
 def test_graphs_are_no_cycles(without_collector):
