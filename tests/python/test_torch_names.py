@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import pickle
 import re
 import tomllib
 from functools import partial
@@ -22,6 +24,7 @@ from peer_formulas import CASES  # noqa: E402
 TABLE = tomllib.loads(Path(__file__).with_name("peer_names.toml").read_text())
 NAMES = {f"{peer}.{name}": entry for peer in TABLE for name, entry in TABLE[peer]["names"].items()}
 IGNORED = [(name, arg) for name, entry in NAMES.items() for arg in entry.get("ignored", ())]
+VALUES, LABELS = torch.linspace(-2, 2, 24).view(3, 8).sin(), torch.tensor([1, 0, 5])
 REFUSED = [(name, arg) for name, entry in NAMES.items() for arg in entry.get("refused", ())]
 
 
@@ -93,6 +96,28 @@ def test_an_argument_that_is_refused_names_itself(name, argument):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_says_what_it_does(name):
     assert found(name).__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "other"),
+    [
+        ("vllm.GeluAndMul", "approximate", "tanh"),
+        ("liger.LigerCrossEntropyLoss", "reduction", "sum"),
+        ("flash_attention.CrossEntropyLoss", "reduction", "sum"),
+        ("transformer_engine.SwiGLU", "glu_interleave_size", 1),
+    ],
+)
+def test_modules_of_one_function(name, argument, other):
+    """A wrong choice raises in the constructor; an attribute may be set later; copies work."""
+    module = found(name)
+    with pytest.raises(ValueError, match=rf"^{module.__name__}: argument '{argument}' must be one"):
+        module(**{argument: "nothing"})
+    given = (VALUES, LABELS) if "Loss" in name else (VALUES,)
+    one, later = module(**{argument: other}), module()
+    setattr(later, argument, other)
+    for same in (later, pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+        assert torch.equal(same(*given), one(*given))
+    assert not torch.equal(module()(*given), one(*given))
 
 
 def test_errors_name_the_function_and_arguments_of_the_origin():
