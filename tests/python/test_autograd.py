@@ -196,7 +196,7 @@ KEYS = [
     np.arange(60).reshape(4, 3, 5) % 3 == 0, (slice(None), np.array([True, False, True])),
     (np.array([True, False, True, True]), np.array([0, 1, 1])),
     (np.array([1, 1, 0]), np.eye(3, 5) > 0), [0, 0, 3], (slice(None), [True, False, True]),
-    True, False,
+    True, False, (True, ids),
 ]  # fmt: skip
 
 
@@ -228,6 +228,7 @@ def test_indexing_of_no_elements(shape):
     x = ag.Tensor(nd.ones(shape), requires_grad=True)
     y = x[nd.asarray(ids[: shape[0]])]
     assert ag.grad(y, x, nd.ones_like(y.data)).shape == shape
+    assert x[[]].shape == (0, shape[1])
 
 
 def test_indices_may_be_tensors():

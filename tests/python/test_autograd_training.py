@@ -105,6 +105,19 @@ def test_optimizers(rng, device, name, dtype):
         close(x.data, other, 1e-5 if dtype == "float32" else 1e-12)
 
 
+def test_adamw_updates_all_parameters_in_one_call(monkeypatch):
+    xs = [ag.Tensor(nd.ones(size), requires_grad=True) for size in (2, 3, 4)]
+    optimizer, calls = ag.AdamW(xs), []
+    monkeypatch.setattr(nd, "adamw", lambda params, *_, step, **_how: calls.append((params, step)))
+    for first in (0, 0, 1):
+        for x in xs[first:]:
+            x.grad = nd.ones_like(x.data)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [(len(params), step) for params, step in calls] == [(3, 1), (3, 2), (2, 3)]
+    assert all(array is x.data for array, x in zip(calls[0][0], xs, strict=True))
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_compute_16_bit_parameters_in_float32(name):
     ours, _, options = OPTIMIZERS[name]

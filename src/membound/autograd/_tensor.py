@@ -19,6 +19,7 @@ from membound.ndarray._indexing import axes_taken
 
 Operand = Any  # Tensor, NDArray, or a number of Python
 Rule = Callable[[NDArray], NDArray]  # from the gradient of a result to that of an input
+_OPERANDS = (NDArray, bool, int, float)
 
 
 class Tensor:
@@ -133,12 +134,15 @@ class Tensor:
         Walk("backward", [_root("backward", self, gradient)], None).run()
 
     def reshape(self, shape: tuple[int, ...]) -> Tensor:
+        """As the function of this name."""
         return reshape(self, shape)
 
     def permute_dims(self, axes: tuple[int, ...]) -> Tensor:
+        """As the function of this name."""
         return permute_dims(self, axes)
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
+        """As the function of this name."""
         return broadcast_to(self, shape)
 
     @property
@@ -326,7 +330,7 @@ def data_of(function: str, name: str, x: Operand) -> Any:
     """Return the array of a Tensor; NDArrays and numbers as they are."""
     if isinstance(x, Tensor):
         return x.data
-    if isinstance(x, NDArray | bool | int | float):
+    if isinstance(x, _OPERANDS):
         return x
     raise TypeError(
         f"{function}: argument '{name}' must be a Tensor, an NDArray or a number, got "
@@ -513,7 +517,7 @@ def _indexed(x: Tensor, key: Any) -> Tensor:
 
 
 def _plain(x: Tensor, part: Any) -> Any:
-    if isinstance(part, list | bool):
+    if isinstance(part, list):
         return nd.asarray(part, dtype=nd.int64 if part == [] else None, device=x.device)
     return part.data if isinstance(part, Tensor) else part
 
