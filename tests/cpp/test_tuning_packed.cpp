@@ -34,8 +34,8 @@ TEST_CASE("packed rows fit their block, and all tiles have the same alignment") 
       CHECK((config.blocks - 1) * config.rows < rows);
       CHECK(config.rows * cols * size % kVector == 0);
       // From any byte of the first vector on, with a full vector at the end of the last row.
-      CHECK(kVector * (config.places - 1) >= config.rows * cols * size + kVector - size);
-      CHECK(config.bytes == kVector * config.places * 2);
+      CHECK(kVector * (config.tile_vectors - 1) >= config.rows * cols * size + kVector - size);
+      CHECK(config.bytes == kVector * config.tile_vectors * 2);
       CHECK(config.bytes <= 40 << 10);
       // The elements of the variance shift are in the first vectors of different lanes, the end of
       // the row is in a second vector.
@@ -63,12 +63,13 @@ TEST_CASE("gradients of packed rows: two blocks fit an SM, and the sums their bl
         const std::int64_t vectors = ceil_div(cols, kVector / size);
         const auto row = rms_norm_backward_config(rows, cols, size, true, false, 16);
         const auto packed = packed_gradient_config(row, cols, size, 3);
-        CHECK((packed.places > 0) == (row.form == GradientForm::kPersistent && vectors <= 32));
-        if (packed.places == 0) continue;
+        CHECK((packed.tile_vectors > 0) ==
+              (row.form == GradientForm::kPersistent && vectors <= 32));
+        if (packed.tile_vectors == 0) continue;
         const std::int64_t groups = row.threads / row.lanes;
         CHECK(groups * cols * size % kVector == 0);
-        CHECK(kVector * (packed.places - 1) >= groups * cols * size + kVector - size);
-        CHECK(packed.bytes >= kVector * packed.places * (3 * kPackedSlots + 2));
+        CHECK(kVector * (packed.tile_vectors - 1) >= groups * cols * size + kVector - size);
+        CHECK(packed.bytes >= kVector * packed.tile_vectors * (3 * kPackedSlots + 2));
         CHECK(packed.bytes >= row.threads * (kVector / size) * 4);
         CHECK(2 * (packed.bytes + (9 << 10)) <= 227 << 10);
       }

@@ -412,14 +412,14 @@ class GradientPlanner {
   GradientPlan packed(const RmsNormBackwardConfig& config) const {
     if (!of_.no_gaps) return {};
     const auto tile = packed_gradient_config(config, of_.cols, of_.dtype_size, of_.adds ? 3 : 2);
-    if (tile.places == 0) return {};
+    if (tile.tile_vectors == 0) return {};
     return {.kernel = K::kPacked,
             .variant = variant(Access::kUnaligned, of_.adds ? Form::kPlainAdd : Form::kPlain),
             .config = config,
             .blocks = config.partial_rows,
             .threads = config.threads,
             .shared_bytes = tile.bytes,
-            .tile_vectors = tile.places};
+            .tile_vectors = tile.tile_vectors};
   }
 
   // Rows by bulk copies; no blocks if they do not fit.

@@ -341,7 +341,7 @@ class NormPlanner {
             .shared_bytes = tile.bytes,
             .overlap_launch = config_.overlap_launch,
             .tile_rows = tile.rows,
-            .tile_vectors = tile.places};
+            .tile_vectors = tile.tile_vectors};
   }
 
   // Persistent blocks, by the aligned span of out; no blocks if there are too few rows.

@@ -25,7 +25,7 @@ constexpr int packed_vectors(int rows, int cols, int dtype_size) {
 struct PackedConfig {
   std::int64_t blocks;  // 0: other kernels take the rows
   int rows;             // per block
-  int places;           // vectors of shared memory per array
+  int tile_vectors;     // vectors of shared memory per array
   int bytes;            // of all arrays
 };
 
@@ -36,8 +36,8 @@ inline PackedConfig packed_config(std::int64_t rows, std::int64_t cols, const Rm
   if (row.form != RowForm::kWarp || row.lanes < 4 || dtype_size > 4) return {};
   PackedConfig config{};
   config.rows = row.threads / row.lanes * kPairRows;
-  config.places = packed_vectors(config.rows, static_cast<int>(cols), dtype_size);
-  config.bytes = kVector * arrays * config.places;
+  config.tile_vectors = packed_vectors(config.rows, static_cast<int>(cols), dtype_size);
+  config.bytes = kVector * arrays * config.tile_vectors;
   const std::int64_t blocks = ceil_div(rows, config.rows);
   if (blocks >= kFewPacked) config.blocks = blocks;
   return config;
@@ -48,8 +48,8 @@ inline PackedConfig packed_config(std::int64_t rows, std::int64_t cols, const Rm
 inline constexpr int kPackedSlots = 2;
 
 struct PackedGradientConfig {
-  int places;  // vectors of shared memory per array; 0: other kernels take the rows
-  int bytes;   // of all arrays
+  int tile_vectors;  // vectors of shared memory per array; 0: other kernels take the rows
+  int bytes;         // of all arrays
 };
 
 // sources: number of arrays that are read. At the end a vector of sums per thread reuses the shared
@@ -59,9 +59,9 @@ inline PackedGradientConfig packed_gradient_config(const RmsNormBackwardConfig& 
   if (config.form != GradientForm::kPersistent || config.lanes > 32 || dtype_size > 4) return {};
   const int rows = config.threads / config.lanes;
   PackedGradientConfig packed{};
-  packed.places = packed_vectors(rows, static_cast<int>(cols), dtype_size);
+  packed.tile_vectors = packed_vectors(rows, static_cast<int>(cols), dtype_size);
   const int sums = config.threads * kVector / dtype_size * 4;
-  packed.bytes = std::max(sums, kVector * packed.places * (kPackedSlots * sources + 2));
+  packed.bytes = std::max(sums, kVector * packed.tile_vectors * (kPackedSlots * sources + 2));
   return packed;
 }
 
