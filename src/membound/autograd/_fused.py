@@ -96,7 +96,7 @@ def cross_entropy(
     }  # fmt: skip
     loss, lse = _core.cross_entropy(rows, of_rows, of_classes, return_lse=True, **options)
 
-    def backward(dy: NDArray) -> tuple[NDArray]:
+    def backward(_: Sequence[bool], dy: NDArray) -> tuple[NDArray]:
         return (_core.cross_entropy_backward(dy, rows, of_rows, lse, of_classes, **options),)
 
     return record("cross_entropy", loss, (logits,), backward)
@@ -127,10 +127,10 @@ def rms_norm(
     factor = _optional("rms_norm", "weight", weight)
     how: dict[str, Any] = {"weight_offset": weight_offset, "rounding": rounding}
     y, rstd = _core.rms_norm(own, factor, eps=eps, return_rstd=True, **how)
-    how |= {"need_dx": needs_grad(x), "need_dweight": needs_grad(weight)}
 
-    def backward(dy: NDArray) -> Sequence[NDArray | None]:
-        return _core.rms_norm_backward(dy, own, factor, rstd, **how)
+    def backward(needs: Sequence[bool], dy: NDArray) -> Sequence[NDArray | None]:
+        need = {"need_dx": needs[0], "need_dweight": needs[1]}
+        return _core.rms_norm_backward(dy, own, factor, rstd, **how, **need)
 
     return record("rms_norm", y, (x, weight), backward)
 
@@ -166,9 +166,8 @@ def layer_norm(
         weight_offset=weight_offset,
         return_stats=True,
     )
-    need_dx, need_dweight, need_dbias = map(needs_grad, (x, weight, bias))
 
-    def backward(dy: NDArray) -> Sequence[NDArray | None]:
+    def backward(needs: Sequence[bool], dy: NDArray) -> Sequence[NDArray | None]:
         return _core.layer_norm_backward(
             dy,
             own,
@@ -176,9 +175,9 @@ def layer_norm(
             mean,
             rstd,
             weight_offset=weight_offset,
-            need_dx=need_dx,
-            need_dweight=need_dweight,
-            need_dbias=need_dbias,
+            need_dx=needs[0],
+            need_dweight=needs[1],
+            need_dbias=needs[2],
         )
 
     return record("layer_norm", y, (x, weight, bias), backward)
@@ -216,7 +215,7 @@ def rope(
     arrays = [x.data for x in tensors]
     found = _core.rope(arrays[0], arrays[1] if k is not None else None, *tables, **options)
 
-    def backward(*given: NDArray | None) -> Sequence[NDArray | None]:
+    def backward(_: Sequence[bool], *given: NDArray | None) -> Sequence[NDArray | None]:
         came = [dy for dy in given if dy is not None]
         turned = _core.rope_backward(*came, *[None] * (2 - len(came)), *tables, **options)
         each = iter(turned if isinstance(turned, tuple) else (turned,))
@@ -264,11 +263,10 @@ def gated_activation(
         "row_scale": scales,
     }  # fmt: skip
     y = _core.gated_activation(*arrays, **how)
-    if len(inputs) == 2:
-        how |= {"need_dgate": needs_grad(gate), "need_dup": needs_grad(up)}
 
-    def backward(dy: NDArray) -> Sequence[NDArray | None]:
-        found = _core.gated_activation_backward(dy, *arrays, **how)
+    def backward(needs: Sequence[bool], dy: NDArray) -> Sequence[NDArray | None]:
+        need = {"need_dgate": needs[0], "need_dup": needs[1]} if len(needs) == 2 else {}
+        found = _core.gated_activation_backward(dy, *arrays, **how, **need)
         return found if isinstance(found, tuple) else (found,)
 
     return record("gated_activation", y, inputs, backward)
@@ -313,7 +311,7 @@ def embedding(
     how: dict[str, Any] = {"padding_idx": padding_idx, "scale": scale}
     y = _core.embedding(rows, table.data, **how)
 
-    def backward(dy: NDArray) -> tuple[NDArray]:
+    def backward(_: Sequence[bool], dy: NDArray) -> tuple[NDArray]:
         return (_core.embedding_backward(dy, rows, vocab, **how),)
 
     return record("embedding", y, (table,), backward)

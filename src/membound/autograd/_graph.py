@@ -15,8 +15,8 @@ from membound._core import NDArray
 
 # A node and which of its results.
 Edge = tuple["Node", int]
-# Takes the gradient of each result, None where none came; returns that of each input, as new arrays
-# or views of what it took.
+# Takes which inputs need a gradient, and the gradient of each result, None where none came; returns
+# the gradient of each input, as a new array or a view of what it took, or None.
 Backward = Callable[..., Sequence[NDArray | None]]
 
 _recording: ContextVar[bool] = ContextVar("recording", default=True)
@@ -106,9 +106,12 @@ class Walk:
                 self._step(node, self.pending.pop(node))
         return self.found
 
+    def _is_needed(self, node: Node) -> bool:
+        return self.needed is None or node in self.needed
+
     def _arrive(self, edge: Edge, gradient: NDArray, is_own: bool) -> None:
         node, result = edge
-        if self.needed is not None and node not in self.needed:
+        if not self._is_needed(node):
             return
         sums = self.pending.setdefault(node, {})
         if result in sums:
@@ -130,7 +133,8 @@ class Walk:
         given = [sums[at].array if at in sums else None for at in range(node.results)]
         edges, backward = node.edges, node.backward
         node.edges, node.backward = (), None  # with it go the arrays that it had saved
-        passed = backward(*given)  # type: ignore[misc]
+        needs = [edge is not None and self._is_needed(edge[0]) for edge in edges]
+        passed = backward(needs, *given)  # type: ignore[misc]
         arrays = [one for one in (*given, *passed) if one is not None]
         for edge, gradient in zip(edges, passed, strict=True):
             if edge is not None and gradient is not None:

@@ -351,8 +351,7 @@ def needs_grad(x: Any) -> bool:
 def record(name: str, results: Any, inputs: Sequence[Any], backward: Backward) -> Any:
     """Return an array, or a tuple of arrays, as Tensors that know how they were made.
 
-    inputs are Tensors and what else there is; backward returns the gradient of each, None or
-    anything for those that are no Tensor that requires grad.
+    inputs are Tensors and what else there is, of which none needs a gradient.
     """
     arrays = results if isinstance(results, tuple) else (results,)
     tensors = tuple(map(Tensor, arrays))
@@ -373,8 +372,11 @@ def from_rules(name: str, result: NDArray, *pairs: tuple[Any, Rule]) -> Tensor:
     kept = [(x, rule) for x, rule in pairs if needs_grad(x)]
     targets = [(rule, x.data.shape, x.data.dtype) for x, rule in kept]
 
-    def backward(dy: NDArray) -> list[NDArray]:
-        return [_summed_to(shape, dtype, rule(dy)) for rule, shape, dtype in targets]
+    def backward(needs: Sequence[bool], dy: NDArray) -> list[NDArray | None]:
+        return [
+            _summed_to(shape, dtype, rule(dy)) if need else None
+            for need, (rule, shape, dtype) in zip(needs, targets, strict=True)
+        ]
 
     return record(name, result, [x for x, _ in kept], backward)
 
@@ -458,8 +460,7 @@ def matmul(x1: Operand, x2: Operand, /) -> Tensor:
     full = (*batch, rows.shape[-2], columns.shape[-1])
 
     def of_rows(dy: NDArray) -> NDArray:
-        dx = dy.reshape(full) @ columns.mT
-        return dx[..., 0, :] if is_row else dx
+        return dy.reshape(full) @ columns.mT  # summed to x1's shape, over one row if it is a vector
 
     def of_columns(dy: NDArray) -> NDArray:
         if columns.ndim == 2:  # one product, and no sum of one for each batch
