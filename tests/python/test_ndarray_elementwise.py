@@ -315,3 +315,20 @@ def test_astype_copies_unless_told_not_to(device):
     x[0] = 7.0
     assert float(same[0]) == 7.0
     assert float(copy[0]) == 0.0
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "log", "log2", "log10"])
+def test_float32_functions_by_way_of_float64_err_by_half_an_ulp(name):
+    rng = np.random.default_rng(4)
+    multiples = np.arange(1, 5000) * (np.pi / 2)
+    x = np.concatenate([rng.uniform(0, 1e7, 5000), rng.uniform(0, 5, 5000), multiples, [1e8, 0]])
+    x = (x if name.startswith("log") else np.concatenate([x, -x])).astype("float32")
+    with np.errstate(divide="ignore"):
+        exact = getattr(np, name)(x.astype("float64"))
+    found = np.asarray(getattr(nd, name)(nd.asarray(x)))
+    finite = np.isfinite(exact)
+    np.testing.assert_array_equal(found[~finite], exact[~finite].astype("float32"))
+    ulps = np.abs(found[finite] - exact[finite]) / np.spacing(
+        np.abs(exact[finite]).astype("float32")
+    )
+    assert ulps.max() < 0.51

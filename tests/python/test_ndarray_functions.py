@@ -290,3 +290,43 @@ WRONG = [
 def test_what_raises(call, error, text):
     with pytest.raises(error, match=text):
         call(nd.ones((2, 3)))
+
+
+# Tiles with remainders, results past the cache, rows that stay, few and many columns.
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((2053, 2077), (1, 0)),
+        ((2048, 2112), (1, 0)),
+        ((130, 7, 257), (2, 1, 0)),
+        ((65, 33, 70), (0, 2, 1)),
+        ((40, 30, 50, 6), (0, 2, 1, 3)),
+        ((3, 70_001), (1, 0)),
+        ((70_001, 3), (1, 0)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+def test_permuted_copies(shape, axes, dtype):
+    values = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
+    permuted = nd.permute_dims(nd.asarray(values), axes)
+    np.testing.assert_array_equal(np.asarray(permuted.copy()), values.transpose(axes))
+    other = nd.empty((*permuted.shape[:-1], 2 * permuted.shape[-1]), dtype=nd.float32)
+    other[..., ::2] = permuted  # converted, into every other element
+    np.testing.assert_array_equal(
+        np.asarray(other[..., ::2]), values.transpose(axes).astype("float32")
+    )
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bool"])
+def test_long_rows_are_sorted(dtype, descending):
+    rng = np.random.default_rng(5)
+    wide = rng.standard_normal((2, 20_011)) * 100
+    wide[0, ::1001], wide[0, 5:9] = (0, [-0.0, np.inf, -np.inf, 0]) if "float" in dtype else (0, 7)
+    values = nd.astype(nd.asarray(np.abs(wide) if "uint" in dtype else wide), dtype)
+    found = np.asarray(nd.astype(nd.sort(values, descending=descending), nd.float64))
+    expected = np.sort(np.asarray(nd.astype(values, nd.float64)))
+    np.testing.assert_array_equal(found, expected[:, ::-1] if descending else expected)
+    order = nd.argsort(values, descending=descending)
+    again = nd.take_along_axis(values, order, axis=-1)
+    np.testing.assert_array_equal(np.asarray(nd.astype(again, nd.float64)), found)

@@ -87,12 +87,8 @@ class BlockReader {
     const int last = dims_.rank - 1;
     if (operand_.strides[last] != 1 || first % dims_.shape[last] + count > dims_.shape[last])
       return false;
-    std::int64_t offset = 0;
-    for (int axis = last; axis >= 0; --axis) {
-      offset += first % dims_.shape[axis] * operand_.strides[axis];
-      first /= dims_.shape[axis];
-    }
-    from = static_cast<const char*>(operand_.data) + offset * size_in_bytes(operand_.dtype);
+    from = static_cast<const char*>(operand_.data) +
+           offset_of(dims_, operand_.strides, first) * size_in_bytes(operand_.dtype);
     return true;
   }
 
@@ -151,12 +147,8 @@ class BlockWriter {
   char* row_at(std::int64_t first, std::int64_t count) const {
     const int last = dims_.rank - 1;
     if (first % dims_.shape[last] + count > dims_.shape[last]) return nullptr;
-    std::int64_t offset = 0;
-    for (int axis = last; axis >= 0; --axis) {
-      offset += first % dims_.shape[axis] * result_.strides[axis];
-      first /= dims_.shape[axis];
-    }
-    return static_cast<char*>(result_.data) + offset * size_in_bytes(result_.dtype);
+    return static_cast<char*>(result_.data) +
+           offset_of(dims_, result_.strides, first) * size_in_bytes(result_.dtype);
   }
 
   const ArrayDims& dims_;

@@ -25,6 +25,33 @@ void copy_dense(const ArrayCopy& problem, std::int64_t size, bool non_temporal,
   });
 }
 
+// Rows that are contiguous in both arrays, as many at once as one stride leads to.
+void copy_rows(const ArrayCopy& problem, std::int64_t size, bool non_temporal,
+               const KernelTable& table) {
+  const std::int64_t bytes = size_in_bytes(problem.result.dtype);
+  const std::int64_t row = problem.dims.shape[problem.dims.rank - 1];
+  ArrayDims rows = problem.dims;  // without the last dimension
+  --rows.rank;
+  const int last = rows.rank - 1;
+  const std::int64_t from_stride = problem.source.strides[last];
+  const std::int64_t to_stride = problem.result.strides[last];
+  parallel_for(size / row, grain_of(problem.result.dtype) / row + 1,
+               [&](std::int64_t first, std::int64_t last_row) {
+                 std::int64_t at = first;
+                 each_run(rows, problem.source.strides, first, last_row - first,
+                          [&](std::int64_t from, std::int64_t run) {
+                            const std::int64_t to = offset_of(rows, problem.result.strides, at);
+                            const char* source = static_cast<const char*>(problem.source.data);
+                            table.array_store({source + from * bytes,
+                                               static_cast<char*>(problem.result.data) + to * bytes,
+                                               row * bytes, non_temporal, run, from_stride * bytes,
+                                               to_stride * bytes});
+                            at += run;
+                          });
+                 if (non_temporal) fence_stores();
+               });
+}
+
 void copy_blocks(const ArrayCopy& problem, const ArrayDims& dims, bool non_temporal,
                  const KernelTable& table) {
   const DType dtype = problem.source.dtype;
@@ -59,9 +86,14 @@ void array_copy(const ArrayCopy& problem) {
         is_dense(dims, problem.source.strides) && is_dense(dims, problem.result.strides);
     if (dense && problem.source.dtype == problem.result.dtype)
       return copy_dense(problem, size, non_temporal, table);
+    constexpr std::int64_t kLongRow = 64 << 10;  // elements: threads share it out
+    const int inner = dims.rank - 1;
+    if (problem.source.dtype == problem.result.dtype && dims.shape[inner] < kLongRow &&
+        problem.source.strides[inner] == 1 && problem.result.strides[inner] == 1)
+      return copy_rows(problem, size, non_temporal, table);
     constexpr std::int64_t kFewElements = 1024;  // stay in the L1 cache
     const int axis = TiledCopy::source_axis(problem);
-    if (axis != dims.rank - 1 && size >= kFewElements)
+    if (axis != inner && size >= kFewElements)
       return TiledCopy(problem, axis, non_temporal, table).run();
   }
   copy_blocks(problem, dims, non_temporal, table);

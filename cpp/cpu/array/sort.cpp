@@ -12,7 +12,7 @@
 #include "membound/device.hpp"
 #include "membound/device_buffer.hpp"
 
-// A radix sort of unsigned keys, a byte at a time from the lowest: stable, in time proportional to
+// A radix sort of unsigned keys, a digit at a time from the lowest: stable, in time proportional to
 // the length. Values become keys of the same order, and back.
 namespace membound::cpu {
 
@@ -109,29 +109,45 @@ void sort_few(Key* keys, std::int64_t* indices, std::int64_t length) {
   }
 }
 
-// Leaves the result in the first keys and indices.
-template <class Key>
-void sort_keys(Scratch<Key>& scratch, std::int64_t length) {
-  constexpr int kBytes = sizeof(Key), kFew = 48;
-  if (length <= kFew) return sort_few(scratch.keys[0], scratch.indices[0], length);
-  std::int64_t counts[kBytes][256] = {};
+// Leaves the result in the first keys and indices. Digits have kBits; Count holds the length.
+template <int kBits, class Count, bool kIndexed, class Key>
+void sort_by_digits(Scratch<Key>& scratch, std::int64_t length) {
+  constexpr int kDigits = (8 * static_cast<int>(sizeof(Key)) + kBits - 1) / kBits;
+  constexpr std::size_t kValues = std::size_t{1} << kBits;
+  const auto digit_of = [](Key key, int digit) {
+    return static_cast<std::size_t>(key >> kBits * digit) & (kValues - 1);
+  };
+  Count counts[kDigits][kValues] = {};
   for (std::int64_t at = 0; at < length; ++at) {
-    for (int byte = 0; byte < kBytes; ++byte) ++counts[byte][scratch.keys[0][at] >> 8 * byte & 255];
+    const Key key = scratch.keys[0][at];
+    for (int digit = 0; digit < kDigits; ++digit) ++counts[digit][digit_of(key, digit)];
   }
-  for (int byte = 0; byte < kBytes; ++byte) {
-    std::int64_t* starts = counts[byte];
-    if (starts[scratch.keys[0][0] >> 8 * byte & 255] == length) continue;  // all the same
-    std::int64_t sum = 0;
-    for (int digit = 0; digit < 256; ++digit) sum += std::exchange(starts[digit], sum);
+  for (int digit = 0; digit < kDigits; ++digit) {
+    Count* starts = counts[digit];
+    const Key* keys = scratch.keys[0];
+    const std::int64_t* indices = scratch.indices[0];
+    if (starts[digit_of(keys[0], digit)] == static_cast<Count>(length)) continue;  // all the same
+    Count sum = 0;
+    for (std::size_t value = 0; value < kValues; ++value) sum += std::exchange(starts[value], sum);
     for (std::int64_t at = 0; at < length; ++at) {
-      const Key key = scratch.keys[0][at];
-      const std::int64_t to = starts[key >> 8 * byte & 255]++;
+      const Key key = keys[at];
+      const Count to = starts[digit_of(key, digit)]++;
       scratch.keys[1][to] = key;
-      if (scratch.indices[0] != nullptr) scratch.indices[1][to] = scratch.indices[0][at];
+      if constexpr (kIndexed) scratch.indices[1][to] = indices[at];
     }
     std::swap(scratch.keys[0], scratch.keys[1]);
     std::swap(scratch.indices[0], scratch.indices[1]);
   }
+}
+
+// Wide digits take fewer passes over the keys, and longer over their table.
+template <bool kIndexed, class Key>
+void sort_keys(Scratch<Key>& scratch, std::int64_t length) {
+  constexpr std::int64_t kFew = 48, kMany = 8192;
+  if (length <= kFew) return sort_few(scratch.keys[0], scratch.indices[0], length);
+  if (length < kMany || length > std::int64_t{UINT32_MAX} || sizeof(Key) < 4)
+    return sort_by_digits<8, std::int64_t, kIndexed>(scratch, length);
+  sort_by_digits<11, std::uint32_t, kIndexed>(scratch, length);
 }
 
 template <class T>
@@ -142,7 +158,7 @@ void sort_row(typename KeyOf<T>::type* values, std::int64_t* result, std::int64_
     scratch.keys[0][at] = Order<T>::key(values[at], descending, is_argsort);
     if (is_argsort) scratch.indices[0][at] = at;
   }
-  sort_keys(scratch, length);
+  is_argsort ? sort_keys<true>(scratch, length) : sort_keys<false>(scratch, length);
   if (is_argsort) {
     std::copy_n(scratch.indices[0], length, result);
   } else {

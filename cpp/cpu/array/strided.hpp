@@ -28,6 +28,14 @@ inline void fence_stores() {
 #endif
 }
 
+// Of an element, counted in C order.
+inline std::int64_t offset_of(const ArrayDims& dims, const std::int64_t* strides, std::int64_t at) {
+  std::int64_t offset = 0;
+  for (int axis = dims.rank - 1; axis >= 0; at /= dims.shape[axis--])
+    offset += at % dims.shape[axis] * strides[axis];
+  return offset;
+}
+
 // Calls body(element offset, count) for runs along the last dimension that make up the elements
 // [first, first + count). dims has at least one dimension.
 template <class Body>

@@ -35,7 +35,7 @@ class TiledCopy {
         size_(size_in_bytes(problem.source.dtype)),
         rows_(problem.dims.shape[axis]),
         cols_(problem.dims.shape[last_]),
-        tile_cols_(std::min(cols_, kTileBytes / std::max(kRowBytes, 8 * size_))),
+        tile_cols_(std::min(cols_, kTileBytes / std::min(rows_ * size_, run_bytes()))),
         tile_rows_(std::min(rows_, kTileBytes / size_ / tile_cols_)),
         row_tiles_((rows_ + tile_rows_ - 1) / tile_rows_),
         col_tiles_((cols_ + tile_cols_ - 1) / tile_cols_) {
@@ -53,11 +53,15 @@ class TiledCopy {
                  [&](std::int64_t first, std::int64_t last) {
                    alignas(64) char buffer[kTileBytes];
                    for (std::int64_t tile = first; tile < last; ++tile) copy_tile(tile, buffer);
+                   if (non_temporal_) fence_stores();
                  });
   }
 
  private:
-  static constexpr std::int64_t kTileBytes = 16 << 10, kRowBytes = 64;
+  static constexpr std::int64_t kTileBytes = 16 << 10, kLine = 64;
+
+  // Of the source in a tile, which is a square of bytes or of float32.
+  std::int64_t run_bytes() const { return std::min<std::int64_t>(256, 128 * size_); }
 
   // Neighbouring tiles read on where the last one stopped.
   void copy_tile(std::int64_t tile, char* buffer) const {
@@ -77,23 +81,20 @@ class TiledCopy {
       read_tile(static_cast<const T*>(problem_.source.data) + from, rows, cols,
                 reinterpret_cast<T*>(buffer));
     });
-    const bool dense = tile_cols_ == cols_ && problem_.result.strides[axis_] == cols_;
-    if (dense && problem_.result.strides[last_] == 1) return write_row(buffer, to, rows * cols);
-    for (std::int64_t at = 0; at < rows; ++at)
-      write_row(buffer + at * tile_cols_ * size_, to + at * problem_.result.strides[axis_], cols);
+    write_tile(buffer, to, rows, cols);
   }
 
   // buffer[row][col] = source[row, col]
   template <class T>
   void read_tile(const T* source, std::int64_t rows, std::int64_t cols, T* buffer) const {
-    constexpr std::int64_t kSide = RegisterTile<T>::kTileSide, kAhead = 4;
+    constexpr std::int64_t kSide = RegisterTile<T>::kTileSide;
     const std::int64_t row_stride = problem_.source.strides[axis_];
     const std::int64_t col_stride = problem_.source.strides[last_];
     const std::int64_t whole_rows = row_stride == 1 ? rows / kSide * kSide : 0;
     const std::int64_t whole_cols = row_stride == 1 ? cols / kSide * kSide : 0;
     for (std::int64_t col = 0; col < whole_cols; col += kSide) {
-      for (std::int64_t i = 0; i < kSide; ++i)
-        __builtin_prefetch(source + (col + kAhead * kSide + i) * col_stride);
+      for (std::int64_t at = col; at < col + kSide; ++at)
+        prefetch_column(source, rows, cols, col_stride, at);
       for (std::int64_t row = 0; row < whole_rows; row += kSide) {
         RegisterTile<T>::transpose(source + row + col * col_stride, col_stride,
                                    buffer + row * tile_cols_ + col, tile_cols_);
@@ -104,33 +105,49 @@ class TiledCopy {
         buffer[row * tile_cols_ + col] = source[row * row_stride + col * col_stride];
     }
   }
+  // The column some places on, or one of the next tile, whose rows follow this one's. Not further:
+  // columns whose stride is a power of two share few sets of the cache.
+  template <class T>
+  static void prefetch_column(const T* source, std::int64_t rows, std::int64_t cols,
+                              std::int64_t col_stride, std::int64_t col) {
+    constexpr std::int64_t kAhead = std::max(8, RegisterTile<T>::kTileSide);
+    const std::int64_t at = col + kAhead;
+    const T* column = source + (at < cols ? at * col_stride : (at - cols) * col_stride + rows);
+    for (std::int64_t row = 0; row < rows; row += kLine / std::int64_t{sizeof(T)})
+      __builtin_prefetch(column + row);
+  }
 
-  void write_row(const char* from, std::int64_t to, std::int64_t count) const {
+  // result[row, col] = buffer[row][col], converted.
+  void write_tile(const char* buffer, std::int64_t to, std::int64_t rows, std::int64_t cols) const {
     const ArrayOperand& result = problem_.result;
-    const std::int64_t stride = result.strides[last_];
-    char* row = static_cast<char*>(result.data) + to * size_in_bytes(result.dtype);
-    BlockMemory converted;
-    for (std::int64_t at = 0; at < count;) {
-      const std::int64_t part =
-          result.dtype == problem_.source.dtype
-              ? count
-              : std::min(count - at, kBlockBytes / size_in_bytes(result.dtype));
-      const char* values = from + at * size_;
-      if (result.dtype != problem_.source.dtype) {
-        table_.array_convert({values, converted.bytes, problem_.source.dtype, result.dtype, part});
-        values = converted.bytes;
-      }
-      char* place = row + at * stride * size_in_bytes(result.dtype);
-      if (stride == 1) {
-        table_.array_store({values, place, part * size_in_bytes(result.dtype), non_temporal_});
-      } else {
-        with_bytes(size_in_bytes(result.dtype), [&]<class T>(T) {
-          for (std::int64_t i = 0; i < part; ++i)
-            reinterpret_cast<T*>(place)[i * stride] = reinterpret_cast<const T*>(values)[i];
-        });
-      }
-      at += part;
+    const std::int64_t bytes = size_in_bytes(result.dtype), row_stride = result.strides[axis_];
+    char* place = static_cast<char*>(result.data) + to * bytes;
+    if (result.dtype == problem_.source.dtype && result.strides[last_] == 1) {
+      return table_.array_store({buffer, place, cols * bytes, non_temporal_, rows,
+                                 tile_cols_ * bytes, row_stride * bytes});
     }
+    BlockMemory converted;
+    const std::int64_t most = kBlockBytes / bytes;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t col = 0; col < cols; col += most) {
+        const std::int64_t count = std::min(most, cols - col);
+        const char* values = buffer + (row * tile_cols_ + col) * size_;
+        if (result.dtype != problem_.source.dtype) {
+          table_.array_convert(
+              {values, converted.bytes, problem_.source.dtype, result.dtype, count});
+          values = converted.bytes;
+        }
+        write_strided(values, place + (row * row_stride + col * result.strides[last_]) * bytes,
+                      count);
+      }
+    }
+  }
+  void write_strided(const char* values, char* to, std::int64_t count) const {
+    const std::int64_t stride = problem_.result.strides[last_];
+    with_bytes(size_in_bytes(problem_.result.dtype), [&]<class T>(T) {
+      for (std::int64_t i = 0; i < count; ++i)
+        reinterpret_cast<T*>(to)[i * stride] = reinterpret_cast<const T*>(values)[i];
+    });
   }
 
   const ArrayCopy& problem_;

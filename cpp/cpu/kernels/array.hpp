@@ -78,12 +78,13 @@ struct AdamWBlock {
   void* outputs[3];
 };
 
-// Bytes past the cache, or through it.
+// Rows of bytes past the cache, or through it.
 struct ArrayBytes {
   const void* from;
   void* to;
   std::int64_t count;
   bool non_temporal;
+  std::int64_t rows = 1, from_stride = 0, to_stride = 0;  // in bytes
 };
 
 }  // namespace membound::cpu

@@ -149,9 +149,25 @@ void array_convert(const ArrayConversion& all) {
   }
 }
 
+// Non-temporal stores are for whole vectors here, however narrow rows are: those of tiles meet.
 void array_store(const ArrayBytes& bytes) {
-  copy_bytes(static_cast<const char*>(bytes.from), static_cast<char*>(bytes.to), bytes.count,
-             bytes.non_temporal);
+  const char* from = static_cast<const char*>(bytes.from);
+  char* to = static_cast<char*>(bytes.to);
+  const std::uint64_t uneven = reinterpret_cast<std::uintptr_t>(to) |
+                               static_cast<std::uint64_t>(bytes.count | bytes.to_stride);
+  const bool whole = bytes.non_temporal && uneven % kVectorBytes == 0;
+  for (std::int64_t row = 0; row < bytes.rows; ++row) {
+    if (whole) {
+      for (std::int64_t at = 0; at < bytes.count; at += kVectorBytes) {
+        __builtin_prefetch(from + bytes.from_stride + at);
+        stream(to + at, load<F32>(from + at));
+      }
+    } else {
+      copy_bytes(from, to, bytes.count, bytes.non_temporal);
+    }
+    from += bytes.from_stride;
+    to += bytes.to_stride;
+  }
 }
 
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA

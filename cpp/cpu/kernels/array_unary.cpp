@@ -29,22 +29,28 @@ MEMBOUND_ALWAYS_INLINE V exp_of(V x) {
   return (growth + 1) * first * second;
 }
 
-// Functions with a vector form: F::vectors(v) for the arithmetic type A.
+// Functions with a vector form: apply(v) for the arithmetic type A. Where is_special(v), the scalar
+// function is called instead.
 template <class F, class A>
 struct VectorForm {
   static constexpr bool kExists = false;
 };
-template <class A>
-struct VectorForm<functors::Exp, A> {
+struct WithoutSpecial {
   static constexpr bool kExists = true;
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
+    return x < x;
+  }
+};
+template <class A>
+struct VectorForm<functors::Exp, A> : WithoutSpecial {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V apply(V x) {
     return exp_of<A>(x);
   }
 };
 template <class A>
-struct VectorForm<functors::Tanh, A> {
-  static constexpr bool kExists = true;
+struct VectorForm<functors::Tanh, A> : WithoutSpecial {
   // Below kLinear, tanh(x) is x to the last bit; and the quotient may be subnormal.
   static constexpr A kLinear = sizeof(A) == 4 ? A(0x1p-13) : A(0x1p-28);
   template <class V>
@@ -52,94 +58,127 @@ struct VectorForm<functors::Tanh, A> {
     return (x < 0 ? -x : x) < kLinear ? x : tanh_of<A>(x).value;
   }
 };
-// Zeros, subnormal and negative numbers and infinities go through the scalar function.
 template <>
 struct VectorForm<functors::Log, double> {
   static constexpr bool kExists = true;
-  static MEMBOUND_ALWAYS_INLINE F64 apply(F64 x) {
-    F64 result = log_of(x);
-    const auto special = (x < 0x1p-1022) | (x > 0x1.fffffffffffffp1023);
-    for (int i = 0; i < kVectorBytes / 8; ++i) {
-      if (special[i]) result[i] = functors::Log::apply(x[i]);
-    }
-    return result;
+  static MEMBOUND_ALWAYS_INLINE F64 apply(F64 x) { return log_of(x); }
+  // Zeros, subnormal and negative numbers and infinities.
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
+    return (x < 0x1p-1022) | (x > 0x1.fffffffffffffp1023);
   }
 };
 
-// Logarithms of float32 in float64: exact powers stay exact after rounding.
+// A function of float32 by one of float64, half a vector at a time.
+template <class Function>
+MEMBOUND_ALWAYS_INLINE F32 by_doubles(F32 x, Function function) {
+  typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+  const auto halves = bit_copy<Pair<Half>>(x);
+  const auto half = [&](Half part) MEMBOUND_INLINED {
+    return __builtin_convertvector(function(__builtin_convertvector(part, F64)), Half);
+  };
+  return bit_copy<F32>(Pair<Half>{half(halves.first), half(halves.second)});
+}
+
+// Exact powers stay exact after rounding.
 struct LogOfFloats {
   static constexpr bool kExists = true;
-  typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
-
-  static MEMBOUND_ALWAYS_INLINE Half half(Half x, double scale) {
-    return __builtin_convertvector(log_of(__builtin_convertvector(x, F64)) * scale, Half);
-  }
-  template <class F>
   static MEMBOUND_ALWAYS_INLINE F32 scaled(F32 x, double scale) {
-    const auto halves = bit_copy<Pair<Half>>(x);
-    F32 result = bit_copy<F32>(Pair<Half>{half(halves.first, scale), half(halves.second, scale)});
-    const auto special = (x <= 0) | (x > 0x1.fffffep127f) | (x != x);
-    for (int i = 0; i < kVectorBytes / 4; ++i) {
-      if (special[i]) result[i] = F::apply(x[i]);
-    }
-    return result;
+    return by_doubles(x, [&](F64 part) MEMBOUND_INLINED { return log_of(part) * scale; });
+  }
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
+    return (x <= 0) | (x > 0x1.fffffep127f) | (x != x);
   }
 };
 template <>
 struct VectorForm<functors::Log, float> : LogOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled<functors::Log>(x, 1); }
+  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 1); }
 };
 template <>
 struct VectorForm<functors::Log2, float> : LogOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
-    return scaled<functors::Log2>(x, 0x1.71547652b82fep0);
-  }
+  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 0x1.71547652b82fep0); }
 };
 template <>
 struct VectorForm<functors::Log10, float> : LogOfFloats {
+  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 0x1.bcb7b1526e50ep-2); }
+};
+
+struct HalfTurn {
+  // (sin(r) / r - 1) / r^2 in r^2 for |r| <= pi / 2, interpolated at Chebyshev nodes: sin(r) within
+  // 2^-33 of itself.
+  static constexpr double kCurve[] = {-0x1.555555545de10p-3, 0x1.11110fd836a07p-7,
+                                      -0x1.a019043a2fae2p-13, 0x1.719648f903ff1p-19,
+                                      -0x1.9da9693ee0fc4p-26};
+};
+// sin(angle + phase * pi) = (-1)^n sin(r) with angle + phase * pi = n * pi + r.
+MEMBOUND_ALWAYS_INLINE F64 sine_of(F64 angle, double phase) {
+  typedef std::uint64_t Bits __attribute__((vector_size(kVectorBytes)));
+  constexpr double kWhole = 0x1.8p52;  // adding it rounds to an integer
+  const F64 shifted = multiply_add(angle, F64{} + 0x1.45f306dc9c883p-2, F64{} + phase) + kWhole;
+  const F64 turns = (shifted - kWhole) - phase;
+  const F64 high_part = multiply_add(turns, F64{} - 2 * kRightAngleHighPart, angle);
+  const F64 r = multiply_add(turns, F64{} - 2 * kRightAngleLowPart, high_part);
+  const F64 square = r * r;
+  const F64 sine = r * multiply_add(square, curve_from<0, HalfTurn>(square), F64{} + 1.0);
+  return bit_copy<F64>(bit_copy<Bits>(sine) ^ (bit_copy<Bits>(shifted) << 63));
+}
+struct SineOfFloats {
+  static constexpr bool kExists = true;
+  // Large angles, whose turns no longer are exact, and what is no number.
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
+    return (x < -1e7f) | (x > 1e7f) | (x != x);
+  }
+};
+template <>
+struct VectorForm<functors::Sin, float> : SineOfFloats {
   static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
-    return scaled<functors::Log10>(x, 0x1.bcb7b1526e50ep-2);
+    return by_doubles(x, [](F64 part) MEMBOUND_INLINED { return sine_of(part, 0); });
+  }
+};
+template <>
+struct VectorForm<functors::Cos, float> : SineOfFloats {
+  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
+    return by_doubles(x, [](F64 part) MEMBOUND_INLINED { return sine_of(part, 0.5); });
   }
 };
 
-// Sine or cosine of float32 in float64, in loops that compilers vectorise; large angles by libm.
-template <class F>
-void run_waves(const ArrayBlocks& blocks) {
-  constexpr std::int64_t kPart = 64;
-  constexpr float kLarge = 1e7f;
-  const float* x = static_cast<const float*>(blocks.inputs[0]);
-  float* y = static_cast<float*>(blocks.result);
-  for (std::int64_t at = 0; at < blocks.count; at += kPart) {
-    const std::int64_t from = blocks.advance[0] == 0 ? 0 : at;
-    const std::int64_t count = blocks.count - at < kPart ? blocks.count - at : kPart;
-    float angles[kPart] = {};
-    double waves[kPart];
-    __builtin_memcpy(angles, x + from, count * sizeof(float));
-    for (std::int64_t i = 0; i < kPart; ++i) {
-      double sine, cosine;
-      sincos_of<double>(angles[i], sine, cosine);
-      waves[i] = scalar::kSameType<F, functors::Sin> ? sine : cosine;
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      const bool large = scalar::fabs(angles[i]) > kLarge;
-      y[at + i] = large ? F::apply(angles[i]) : static_cast<float>(waves[i]);
-    }
-  }
+template <class Mask>
+MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
+  std::uint64_t words[sizeof(Mask) / 8], all = 0;
+  __builtin_memcpy(words, &mask, sizeof(Mask));
+  for (std::uint64_t word : words) all |= word;
+  return all != 0;
 }
 
-// The last vector passes through a padded copy.
+// Vectors of a part of the elements, then what is special among them. The result may be the input,
+// so that a part is copied first; the last vector is padded with ones.
 template <class F, class A>
 void run_vectors(const A* x, A* y, std::int64_t count) {
   typedef A V __attribute__((vector_size(kVectorBytes)));
-  constexpr std::int64_t kLanes = kVectorBytes / sizeof(A);
-  std::int64_t at = 0;
-  for (; at + kLanes <= count; at += kLanes)
-    store(y + at, VectorForm<F, A>::apply(load<V>(x + at)));
-  if (at == count) return;
-  A padded[kLanes] = {};
-  for (std::int64_t i = at; i < count; ++i) padded[i - at] = x[i];
-  const V last = VectorForm<F, A>::apply(load<V>(padded));
-  for (std::int64_t i = at; i < count; ++i) y[i] = last[i - at];
+  using Form = VectorForm<F, A>;
+  constexpr std::int64_t kLanes = kVectorBytes / sizeof(A), kPart = 16 * kLanes;
+  A values[kPart], last[kLanes];
+  for (std::int64_t at = 0; at < count; at += kPart) {
+    const std::int64_t part = count - at < kPart ? count - at : kPart;
+    const std::int64_t whole = part / kLanes * kLanes;
+    decltype(Form::is_special(V{})) special{};
+    const auto apply = [&](std::int64_t i) MEMBOUND_INLINED {
+      const V value = load<V>(values + i);
+      special |= Form::is_special(value);
+      return Form::apply(value);
+    };
+    for (std::int64_t i = part; i < whole + kLanes && i < kPart; ++i) values[i] = 1;
+    __builtin_memcpy(values, x + at, part * sizeof(A));
+    for (std::int64_t i = 0; i < whole; i += kLanes) store(y + at + i, apply(i));
+    if (whole < part) store(last, apply(whole));
+    for (std::int64_t i = whole; i < part; ++i) y[at + i] = last[i - whole];
+    if (!is_any(special)) continue;
+    for (std::int64_t i = 0; i < part; ++i) {
+      if (Form::is_special(values[i]) != 0) y[at + i] = F::apply(values[i]);
+    }
+  }
 }
 
 template <class F>
@@ -163,7 +202,6 @@ bool ran_vectors(const ArrayBlocks& blocks) {
 }  // namespace
 
 void array_unary(const ArrayBlocks& blocks) {
-  const bool is_float = blocks.dtype == DType::kFloat32;
   switch (blocks.op) {
     case ElementwiseOp::kExp:
       if (ran_vectors<functors::Exp>(blocks)) return;
@@ -181,10 +219,10 @@ void array_unary(const ArrayBlocks& blocks) {
       if (ran_vectors<functors::Log10>(blocks)) return;
       break;
     case ElementwiseOp::kSin:
-      if (is_float) return run_waves<functors::Sin>(blocks);
+      if (ran_vectors<functors::Sin>(blocks)) return;
       break;
     case ElementwiseOp::kCos:
-      if (is_float) return run_waves<functors::Cos>(blocks);
+      if (ran_vectors<functors::Cos>(blocks)) return;
       break;
     default: break;
   }

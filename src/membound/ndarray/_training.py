@@ -40,8 +40,8 @@ def adamw(
             parameters float64.
         step: of this update, from 1 on.
 
-    >>> p, m, v = nd.ones((2,), dtype=nd.float32), *nd.zeros((2, 2), dtype=nd.float32)
-    >>> nd.adamw([p], [nd.ones((2,), dtype=nd.float32)], [m], [v], lr=0.5, weight_decay=0, step=1)
+    >>> p, g, m, v = (nd.full((2,), value, dtype=nd.float32) for value in (1, 3, 0, 0))
+    >>> nd.adamw([p], [g], [m], [v], lr=0.5, beta1=0.5, beta2=0.5, eps=0, weight_decay=0, step=1)
     >>> p
     array([0.5, 0.5], dtype=float32)
     """
