@@ -133,24 +133,16 @@ def test_protein_model_learns_from_fasta_and_samples(sequences, run, tmp_path):
     assert re.fullmatch(r">sampled 1\nMKT[A-Z]*\n>sampled 2\nMKT[A-Z]*\n", grown)
 
 
-def test_digits_are_classified(tmp_path):
+def test_digits_are_classified(run):
     pytest.importorskip("sklearn")
-    printed = run(tmp_path, "train_tiny", "--task", "digits", "--steps", "300")
+    printed = run("train_tiny", "--task", "digits", "--steps", "300")
     assert float(re.search(r"new examples: ([\d.]+)%", printed).group(1)) > 90
 
 
-def test_digits_say_what_they_need(tmp_path):
-    script = FOLDER / "train_tiny.py"
-    code = (
-        "import runpy, sys; sys.modules['sklearn.datasets'] = None\n"
-        f"sys.argv[1:] = ['--task', 'digits']; runpy.run_path({str(script)!r}, None, '__main__')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(FOLDER)},
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.endswith("which has them: pip install scikit-learn\n")
+def test_digits_say_what_they_need(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(pytest.fail.Exception, match="pip install scikit-learn"):
+        run("train_tiny", "--task", "digits")
 
 
 def test_the_progress_bar_needs_no_tqdm(tmp_path):
