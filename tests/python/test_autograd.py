@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ndarrays import DEVICES, every, strided, to_numpy
 from seeds import SEED
 
+import membound
 import membound.autograd as ag
 import membound.ndarray as nd
 
@@ -324,6 +325,31 @@ def their_loss(x, **how):
     return F.cross_entropy(rows, labels, torch.tensor(CLASSES), **LOSS, **how)
 
 
+def our_capped_loss(x):
+    labels = nd.asarray(LABELS, device=x.device)
+    return ag.cross_entropy(x, labels, softcap=2.0, z_loss=0.1, reduction="sum")
+
+
+def their_capped_loss(x):
+    rows, labels = 2 * torch.tanh(x.reshape(-1, 5) / 2), torch.tensor(LABELS).reshape(-1)
+    of_z = rows.logsumexp(-1)[labels >= 0].square().sum()
+    return F.cross_entropy(rows, labels, reduction="sum") + 0.1 * of_z
+
+
+SCALES = np.array([1.0, 0.5, 2.0])
+
+
+def our_gate(x):
+    scales = nd.asarray(SCALES, device=x.device)
+    options = {"alpha": 1.702, "limit": 1.0, "up_offset": 1.0, "row_scale": scales}
+    return ag.gated_activation(x, packing="interleaved", **options)
+
+
+def their_gate(x):
+    gate, up = x[:, ::2].clamp(max=1), x[:, 1::2].clamp(-1, 1) + 1
+    return gate * torch.sigmoid(1.702 * gate) * up * torch.tensor(SCALES)[:, None]
+
+
 ANGLES = np.linspace(0, 3, 12).reshape(3, 4)
 TABLE = np.cos(ANGLES), np.sin(ANGLES)
 IDS = np.array([[1, 1], [4, 0]])
@@ -355,6 +381,8 @@ FUSED = {
         our_loss,
         lambda x: their_loss(x, reduction="none").reshape(2, 3),
     ),
+    "cross_entropy with a cap and z loss": ([(2, 3, 5)], our_capped_loss, their_capped_loss),
+    "gated_activation with options": ([(3, 8)], our_gate, their_gate),
     "rms_norm": (
         [(2, 3, 4), (4,)],
         lambda x, weight: ag.rms_norm(x, weight, weight_offset=1.0),
@@ -475,3 +503,18 @@ def test_gradients_have_the_dtype_of_their_tensor(dtype):
     wide.backward()
     assert x.grad.dtype == dtype
     assert weight.grad.dtype == "float64"
+
+
+def test_rounding_reaches_both_passes():
+    x, weight, dy = nd.Generator(SEED).normal((3, 64, 64), dtype="bfloat16")
+    found = []
+    for rounding in ("once", "before_weight"):
+        tensors = [ag.Tensor(one, requires_grad=True) for one in (x, weight[0])]
+        y = ag.rms_norm(*tensors, rounding=rounding)
+        right, rstd = membound.rms_norm(x, weight[0], rounding=rounding, return_rstd=True)
+        dxs = membound.rms_norm_backward(dy, x, weight[0], rstd, rounding=rounding)
+        found.append((y.data, *ag.grad(y, tensors, dy)))
+        for one, other in zip(found[-1], (right, *dxs), strict=True):
+            assert nd.all(one == other)
+    assert not nd.all(found[0][0] == found[1][0])
+    assert not nd.all(found[0][2] == found[1][2])
