@@ -85,8 +85,16 @@ def with_links_of_the_site(folder: Path, text: str) -> str:
     return re.sub(r"\]\((?!https?:|#|/)([^)#\s]+)(#[\w-]+)?\)", target, text)
 
 
+def reference_of_headers(found: re.Match[str]) -> str:
+    """Return the sections of all headers that a pattern names."""
+    paths = sorted((ROOT / "include/membound").glob(found[1]))
+    names = [path.name for path in paths if path.name != "elementwise_ops.hpp"]  # macros alone
+    return "\n".join(f"### {name}\n\n```{{doxygenfile}} {name}\n```\n" for name in names)
+
+
 def read_page(_app: Any, page: str, source: list[str]) -> None:
     """Of a page of this folder."""
+    source[0] = re.sub(r"^\{headers\}`(.+)`$", reference_of_headers, source[0], flags=re.MULTILINE)
     if "generated/" not in page:
         source[0] = with_links_of_the_site((HERE / page).parent, source[0])
 
