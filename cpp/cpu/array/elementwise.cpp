@@ -26,8 +26,7 @@ class Loop {
         table_(kernels()),
         dtype_(kernel_dtype(problem.dtype)),
         block_(block_size()),
-        non_temporal_(pays_to_bypass_cache(dims_.size() * size_in_bytes(problem.result.dtype)) &&
-                      !is_in_place()) {}
+        non_temporal_(bypasses_cache()) {}
 
   void run() const {
     std::int64_t bytes = size_in_bytes(problem_.result.dtype);
@@ -44,6 +43,14 @@ class Loop {
     for (int i = 0; i < problem_.operand_count; ++i)
       size = std::max(size, size_in_bytes(problem_.operands[i].dtype));
     return kBlockBytes / size;
+  }
+  // The system clears new pages of large blocks by way of the cache, where ordinary stores find
+  // them; malloc gives smaller blocks out again.
+  bool bypasses_cache() const {
+    constexpr std::int64_t kMappedBytes = 32 << 20;
+    const std::int64_t bytes = dims_.size() * size_in_bytes(problem_.result.dtype);
+    const bool clears = problem_.is_new && bytes >= kMappedBytes;
+    return pays_to_bypass_cache(bytes) && !clears && !is_in_place();
   }
   bool is_in_place() const {
     for (int i = 0; i < problem_.operand_count; ++i) {

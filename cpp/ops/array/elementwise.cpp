@@ -212,8 +212,9 @@ void set_dtypes_by_size(ArrayElementwise& problem, DType promoted) {
   }
 }
 
-void run_kernel(const Call& call, NDArray& result, const Operand* operands) {
+void run_kernel(const Call& call, NDArray& result, const Operand* operands, bool is_new) {
   ArrayElementwise problem;
+  problem.is_new = is_new;
   problem.op = call.plan.op;
   problem.operand_count = call.count;
   problem.dtype = call.plan.dtype;
@@ -251,10 +252,10 @@ void run_kernel(const Call& call, NDArray& result, const Operand* operands) {
       [&] { cuda::array_elementwise(problem, array_stream(call.device)); });
 }
 
-void run(const Call& call, NDArray& result, const Operand* operands) {
+void run(const Call& call, NDArray& result, const Operand* operands, bool is_new) {
   if (result.size() == 0) return;
   switch (call.plan.form) {
-    case Plan::kKernel: return run_kernel(call, result, operands);
+    case Plan::kKernel: return run_kernel(call, result, operands, is_new);
     case Plan::kCopy: return copy_into(result, *operands[0].array());
     case Plan::kFill: return fill(result, call.plan.filling);
   }
@@ -289,7 +290,7 @@ NDArray new_result(const Call& call, const Operand* operands) {
 NDArray elementwise(ElementwiseOp op, const Operand* operands, int count) {
   const Call call = checked_call(op, operands, count);
   NDArray result = new_result(call, operands);
-  run(call, result, operands);
+  run(call, result, operands, true);
   return result;
 }
 
@@ -314,7 +315,7 @@ void elementwise_into(NDArray& result, ElementwiseOp op, const Operand* operands
     if (operands[i].array() != nullptr)
       apart[i] = Operand(kept[i].emplace(apart_from(*operands[i].array(), result)));
   }
-  run(call, result, apart);
+  run(call, result, apart, false);
 }
 
 void check_scalar(Scalar scalar, DType dtype, const char* op) { scalar_operand(scalar, dtype, op); }
