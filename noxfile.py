@@ -176,7 +176,7 @@ def docs(session: nox.Session) -> None:
     install_torch(session, TORCH)  # the reference is read from what is imported
     session.install(*groups("docs"))
     session.install("--force-reinstall", "--no-deps", *(session.posargs or ["."]))
-    build = ("sphinx-build", "--fail-on-warning", "--keep-going", "--fresh-env")
+    build = ("sphinx-build", "--fail-on-warning", "--fresh-env")
     session.run(*build, "-b", "html", "docs", str(BUILD / "site"))
     session.run(*build, "-b", "linkcheck", "-q", "docs", str(BUILD / "site-links"))
 
