@@ -4,11 +4,9 @@
 
 // Thread groups of the persistent kernels, which take one row after the other. Row sums alternate
 // between two buffers by round (0, 1, 2 ...), so that a row costs one barrier. kParts: sums of a
-// thread that are reduced apart, in gradients each over at most two vectors
-// (rms_norm_backward_specialised.cuh). kStages: rows staged by SharedPipeline, 0 for
-// RegisterPipeline. kMinBlocks: per SM. kLowRegisterPressure: a row's inputs stay in registers
-// until it is done. kSplitRows: aligned rows may be counted in two axes, which costs wide rows more
-// than it saves.
+// thread that are reduced apart, in gradients each over at most two vectors. kStages: rows staged
+// by SharedPipeline, 0 for RegisterPipeline. kMinBlocks: per SM. kLowRegisterPressure: a row's
+// inputs stay in registers until it is done. kSplitRows: aligned rows may have two axes.
 #include <type_traits>
 
 #include "cuda/row/cluster.cuh"
