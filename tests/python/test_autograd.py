@@ -426,8 +426,10 @@ FUSED = {
     ),
     "embedding": (
         [(5, 3)],
-        lambda weight: ag.embedding(nd.asarray(IDS, device=weight.device), weight, padding_idx=0),
-        lambda weight: F.embedding(torch.tensor(IDS), weight, padding_idx=0),
+        lambda weight: ag.embedding(
+            nd.asarray(IDS, device=weight.device), weight, padding_idx=0, scale=0.5
+        ),
+        lambda weight: F.embedding(torch.tensor(IDS), weight, padding_idx=0) * 0.5,
     ),
 }
 

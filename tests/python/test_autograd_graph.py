@@ -420,6 +420,7 @@ def test_attributes():
     y = x * 2
     assert (y.requires_grad, y.is_leaf) == (True, False)
     assert y.detach().data is y.data
+    assert not ag.astype(x, "int64").requires_grad
     assert not y.detach().requires_grad
     assert len(x) == 2
     assert [row.tolist() for row in x] == [[1, 1, 1]] * 2

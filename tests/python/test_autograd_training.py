@@ -105,6 +105,16 @@ def test_optimizers(rng, device, name, dtype):
         close(x.data, other, 1e-5 if dtype == "float32" else 1e-12)
 
 
+def test_momentum_shares_no_memory_with_gradients():
+    x = ag.Tensor([1.0], requires_grad=True)
+    optimizer = ag.SGD([x], lr=1.0, momentum=0.5)
+    x.grad = nd.ones(1)
+    optimizer.step()
+    x.grad *= 0.0
+    optimizer.step()
+    assert x.tolist() == [-0.5]
+
+
 def test_adamw_updates_all_parameters_in_one_call(monkeypatch):
     xs = [ag.Tensor(nd.ones(size), requires_grad=True) for size in (2, 3, 4)]
     optimizer, calls = ag.AdamW(xs), []
