@@ -150,6 +150,29 @@ def test_equal_extremes_share_the_gradient(rng, device, name):
     compare(rng, device, [x], lambda x: ours(x, axis=1), lambda x: theirs(x, dim=1))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("function", [ag.max, ag.mean, ag.var])
+def test_reductions_of_more_elements_than_float16_counts(function, dtype):
+    count = 70_000
+    x = nd.zeros((count,), dtype=dtype)
+    want = 1 / count
+    if function is ag.var:
+        x[: count // 2] = 2.0
+        want *= 2
+    x = ag.Tensor(x, requires_grad=True)
+    dx = ag.grad(function(x), x)
+    assert dx.dtype == dtype
+    assert dx[0].item() == pytest.approx(want, rel=0.01)
+
+
+@pytest.mark.parametrize("function", [ag.relu, ag.sigmoid])
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
+def test_activations_of_no_elements(function, shape):
+    x = ag.Tensor(nd.ones(shape), requires_grad=True)
+    y = function(x)
+    assert ag.grad(y, x, y.data).shape == y.shape == shape
+
+
 def test_variance_of_too_few_elements():
     x = ag.Tensor([1.0], requires_grad=True)
     (dx,) = ag.grad(ag.var(x, correction=1), x).tolist()

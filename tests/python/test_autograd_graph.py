@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import gc
+import pickle
 import subprocess
 import sys
 import threading
@@ -60,6 +62,21 @@ def test_gradients_add_up_in_leaves():
     ag.sum(x).backward()
     assert first.tolist() == [6, 12]
     assert x.grad.tolist() == [7, 13]
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_copy_of_a_leaf_has_its_own_gradient(copied):
+    x = ag.Tensor([1.0, 2.0], requires_grad=True)
+    ag.sum(x).backward()
+    y = copied(x)
+    (+ag.sum(y * 3)).backward()
+    assert y.grad.tolist() == [4, 4]
+    assert x.grad.tolist() == [1, 1]
+    assert not copied(x.detach()).requires_grad
+    with pytest.raises(TypeError, match="Tensor: only a leaf can be copied or pickled"):
+        copied(x * 2)
 
 
 def test_gradients_share_no_memory():
@@ -430,6 +447,11 @@ def test_attributes():
     assert repr(ag.Tensor([1.0])) == "Tensor(array([1.]))"
     assert repr(x[0]) == "Tensor(array([1., 1., 1.], dtype=float32), requires_grad=True)"
     assert not x.T.data.is_contiguous
+
+
+def test_a_table_of_no_axes_is_refused_by_the_op():
+    with pytest.raises(ValueError, match="embedding: argument 'weight' must have 2 axes"):
+        ag.embedding(nd.asarray([0]), ag.Tensor(1.0))
 
 
 @pytest.mark.parametrize("name", ag.__all__)

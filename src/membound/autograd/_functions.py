@@ -81,7 +81,7 @@ def sigmoid(x: Tensor, /) -> Tensor:
 
 def _activation(kind: str, x: Tensor) -> Tensor:
     x = tensor_of(kind, x)
-    shape, own = x.shape, x.data if x.ndim else x.data.reshape((1,))
+    shape, own = x.shape, x.data if x.ndim and x.size else x.data.reshape((x.size, 1))
     y = _core.gated_activation(own, kind=kind, packing="gate")
 
     def rule(dy: NDArray) -> NDArray:
@@ -147,7 +147,9 @@ def mean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     kept, count = _kept("mean", x, axis)
     full = x.shape
     y = nd.mean(x.data, axis=axis, keepdims=keepdims)
-    return from_rules("mean", y, (x, lambda dy: (dy / count).reshape(kept).broadcast_to(full)))
+    return from_rules(
+        "mean", y, (x, lambda dy: _divided(dy, count).reshape(kept).broadcast_to(full))
+    )
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -179,8 +181,8 @@ def _extreme(name: str, function: Any, x: Tensor, axis: Axes, keepdims: bool) ->
 
     def rule(dy: NDArray) -> NDArray:
         is_it = own == y.reshape(kept)
-        count = nd.sum(nd.astype(is_it, dy.dtype), axis=axis, keepdims=True)
-        return nd.where(is_it, dy.reshape(kept) / count, 0.0)
+        count = nd.sum(nd.astype(is_it, _wide(dy)), axis=axis, keepdims=True)
+        return nd.where(is_it, _divided(dy.reshape(kept), count), 0.0)
 
     return from_rules(name, y, (x, rule))
 
@@ -198,10 +200,19 @@ def var(
 
     def rule(dy: NDArray) -> NDArray:
         distance = own - nd.mean(own, axis=axis, keepdims=True)
-        return distance * (2 * dy / (count - correction)).reshape(kept)
+        return distance * _divided(2 * dy, count - correction).reshape(kept)
 
     y = nd.var(own, axis=axis, correction=correction, keepdims=keepdims)
     return from_rules("var", y, (x, rule))
+
+
+def _wide(dy: NDArray) -> DType:
+    """Return the dtype to count in: float16 ends at 65,504."""
+    return nd.result_type(dy.dtype, nd.float32)
+
+
+def _divided(dy: NDArray, count: NDArray | float) -> NDArray:
+    return nd.astype(nd.astype(dy, _wide(dy), copy=False) / count, dy.dtype, copy=False)
 
 
 def _kept(function: str, x: Tensor, axis: Axes) -> tuple[tuple[int, ...], int]:

@@ -307,9 +307,10 @@ def embedding(
            [1.]]))
     """
     table = tensor_of("embedding", weight)
-    rows, vocab = _constant("embedding", "ids", ids), table.shape[0]
+    rows = _constant("embedding", "ids", ids)
     how: dict[str, Any] = {"padding_idx": padding_idx, "scale": scale}
     y = _core.embedding(rows, table.data, **how)
+    vocab = table.shape[0]
 
     def backward(_: Sequence[bool], dy: NDArray) -> tuple[NDArray]:
         return (_core.embedding_backward(dy, rows, vocab, **how),)

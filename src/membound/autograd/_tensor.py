@@ -173,6 +173,15 @@ class Tensor:
     def __float__(self) -> float:
         return float(self.data)
 
+    def __reduce__(self) -> Any:
+        """Copy and pickle leaves: a copy has a gradient of its own."""
+        if not self.is_leaf:
+            raise TypeError(
+                "Tensor: only a leaf can be copied or pickled, got the result of a recorded "
+                "operation: use detach()"
+            )
+        return _leaf, (self.data, self.requires_grad, self.grad)
+
     def __repr__(self) -> str:
         return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
 
@@ -212,6 +221,9 @@ class Tensor:
     def __rmatmul__(self, other: Operand) -> Tensor:
         return matmul(other, self)
 
+    def __pos__(self) -> Tensor:
+        return from_rules("positive", +self.data, (self, same))
+
     def __neg__(self) -> Tensor:
         return from_rules("negative", -self.data, (self, lambda dy: -dy))
 
@@ -238,6 +250,12 @@ class Tensor:
         return nd.greater_equal(self.data, data_of("greater_equal", "x2", other))
 
     __hash__ = object.__hash__
+
+
+def _leaf(data: NDArray, requires_grad: bool, grad: NDArray | None) -> Tensor:
+    x = Tensor(data, requires_grad=requires_grad)
+    x.grad = grad
+    return x
 
 
 def _root(function: str, x: Tensor, gradient: NDArray | None) -> tuple[Edge, NDArray]:
