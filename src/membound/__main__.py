@@ -142,7 +142,7 @@ def _refuse_unknown_ops(asked: Sequence[str], known: Iterable[str]) -> None:
 def _plan(op: str, shape: str, dtype: str) -> int:
     from membound import _info
 
-    sizes = re.fullmatch(r"(\d+)x(\d+)", shape)
+    sizes = re.fullmatch(r"([0-9]+)x([0-9]+)", shape)
     if sizes is None:
         parser().error(f"info --plan: expected ROWSxCOLS, such as 8192x2304, and got '{shape}'")
     try:

@@ -46,6 +46,8 @@ def plan(op: str, rows: int, cols: int, dtype: str) -> str:
     """The kernel and the launch of a norm on the first GPU, or on an H200 where there is none."""
     if dtype not in FLOATS:
         raise ValueError(f"dtype must be one of {', '.join(FLOATS)}, got {dtype}")
+    if rows * cols >= 2**48:  # no address space holds them; products stay in 64 bits
+        raise ValueError(f"rows * cols must be below 2**48, got {rows} x {cols}")
     compute, multiprocessors, name = 90, 132, "an H200"
     if found := gpus():
         compute = int(found[0]["compute_capability"].replace(".", ""))

@@ -393,6 +393,9 @@ def test_info_prints_the_plan_of_a_norm(capsys):
         (("softmax", "8x8", "float32"), "op must be one of rms_norm, add_rms_norm"),
         (("rms_norm", "8", "float32"), "expected ROWSxCOLS, such as 8192x2304, and got '8'"),
         (("rms_norm", "0x8", "float32"), "rows and cols must be at least 1, got 0 x 8"),
+        (("rms_norm", "\u0663x8", "float32"), "expected ROWSxCOLS"),
+        (("rms_norm", f"{10**20}x8", "float32"), "rows * cols must be below 2**48"),
+        (("rms_norm", f"{2**47}x2", "float32"), "rows * cols must be below 2**48"),
         (("rms_norm", "8x8", "int8"), "dtype must be one of float16"),
     ],
 )
