@@ -474,3 +474,16 @@ def test_it_is_imported_when_asked_for_and_needs_no_numpy():
     assert done.stdout == "4.0\n"
     assert membound.autograd is ag
     assert _graph.is_recording()
+
+
+def test_numpy_takes_no_tensor():
+    with pytest.raises(TypeError, match=r"numpy.asarray\(tensor.data\)"):
+        np.asarray(ag.Tensor([1.0], requires_grad=True))
+
+
+@pytest.mark.parametrize("function", [ag.max, ag.min])
+def test_nans_share_the_gradient_of_an_extreme(function):
+    x = ag.Tensor([[1.0, float("nan"), float("nan")], [1.0, 1.0, 1.0]], requires_grad=True)
+    ag.sum(function(x, axis=1)).backward()
+    expected = [[0.0, 0.5, 0.5], [1 / 3, 1 / 3, 1 / 3]]
+    assert x.grad.tolist() == expected

@@ -40,7 +40,8 @@ inline std::string to_string(NormKernel kernel) {
 
 inline std::string row_text(const RmsNormConfig& row) {
   std::string text = std::to_string(row.lanes) + " threads, " +
-                     std::to_string(row.items_per_thread) + " items per thread, " +
+                     std::to_string(row.items_per_thread) +
+                     (row.items_per_thread == 1 ? " item" : " items") + " per thread, " +
                      std::to_string(row.vectors_per_item) + " vectors of 16 bytes per item";
   if (row.groups > 1) text += ", " + std::to_string(row.groups) + " groups";
   if (row.segments_per_group > 1)

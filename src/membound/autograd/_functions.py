@@ -153,7 +153,7 @@ def mean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the greatest element over axes, as ``sum`` has them; equal ones share the gradient.
+    """Return the greatest element over axes, as ``sum`` has them; equal ones, or NaNs, share the gradient.
 
     An axis without elements raises ValueError.
 
@@ -164,7 +164,7 @@ def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def min(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the least element over axes, as ``sum`` has them; equal ones share the gradient.
+    """Return the least element over axes, as ``sum`` has them; equal ones, or NaNs, share the gradient.
 
     An axis without elements raises ValueError.
 
@@ -180,7 +180,7 @@ def _extreme(name: str, function: Any, x: Tensor, axis: Axes, keepdims: bool) ->
     y = function(own, axis=axis, keepdims=keepdims)
 
     def rule(dy: NDArray) -> NDArray:
-        is_it = own == y.reshape(kept)
+        is_it = nd.logical_or(own == y.reshape(kept), nd.isnan(own))
         count = nd.sum(nd.astype(is_it, _wide(dy)), axis=axis, keepdims=True)
         return nd.where(is_it, _divided(dy.reshape(kept), count), 0.0)
 

@@ -164,6 +164,9 @@ class Tensor:
     def __len__(self) -> int:
         return len(self.data)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise TypeError("Tensor: NumPy takes the array in it: numpy.asarray(tensor.data)")
+
     def __bool__(self) -> bool:
         return bool(self.data)
 
