@@ -153,9 +153,9 @@ def mean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the greatest element over axes, as ``sum`` has them; equal ones, or NaNs, share the gradient.
+    """Return the greatest element over axes, as ``sum`` has them.
 
-    An axis without elements raises ValueError.
+    Equal ones, or NaNs, share the gradient. An axis without elements raises ValueError.
 
     >>> ag.max(ag.Tensor([[1.0, 2.0], [3.0, 0.0]]), axis=1)
     Tensor(array([2., 3.]))
@@ -164,9 +164,9 @@ def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def min(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the least element over axes, as ``sum`` has them; equal ones, or NaNs, share the gradient.
+    """Return the least element over axes, as ``sum`` has them.
 
-    An axis without elements raises ValueError.
+    Equal ones, or NaNs, share the gradient. An axis without elements raises ValueError.
 
     >>> ag.min(ag.Tensor([[1.0, 2.0], [3.0, 0.0]]), axis=1)
     Tensor(array([1., 0.]))
