@@ -416,7 +416,7 @@ FOLDERS = {
     "src/membound/check": (12, 1_790),
     "src/membound/oracle": (7, 920),
     "src/membound/bench": (11, 1_470),
-    "src/membound/autograd": (7, 1_630),
+    "src/membound/autograd": (7, 1_640),
     "src/membound/ndarray": (19, 2_440),
     "src/membound/needle": (6, 720),
 }
