@@ -53,46 +53,21 @@ GpuLimits limits_of(int compute, int multiprocessors) {
 
 std::string norm_text(const PlannedOp& op, std::int64_t rows, std::int64_t cols, int size,
                       const GpuLimits& gpu) {
-  const bool aligned = cols * size % tuning::kVector == 0;
-  const auto bytes = static_cast<int>(cols % 8) * size;
-  return to_string(tuning::norm_plan({.rows = rows,
-                                      .cols = cols,
-                                      .heads = 1,
-                                      .dtype_size = size,
-                                      .access = aligned ? Access::kAligned : Access::kUnaligned,
-                                      .two_axes = false,
-                                      .narrow_width = (bytes | 8) & -(bytes | 8),
-                                      .fused_input = op.fused_input,
-                                      .centred = op.centred,
-                                      .quantised = op.quantised,
-                                      .common = true,
-                                      .no_gaps = true,
-                                      .same_alignment = true},
-                                     gpu));
+  tuning::NormFacts of = tuning::contiguous_norm(rows, cols, size);
+  of.fused_input = op.fused_input;
+  of.centred = op.centred;
+  of.quantised = op.quantised;
+  return to_string(tuning::norm_plan(of, gpu));
 }
 
 std::string gradient_text(const PlannedOp& op, std::int64_t rows, std::int64_t cols, int size,
                           const GpuLimits& gpu) {
-  const bool aligned = cols * size % tuning::kVector == 0;
-  const bool adds = op.fused_input == FusedInput::kResidual;
-  return to_string(tuning::gradient_plan({.rows = rows,
-                                          .cols = cols,
-                                          .heads = 1,
-                                          .dtype_size = size,
-                                          .access = aligned ? Access::kAligned : Access::kUnaligned,
-                                          .two_axes = false,
-                                          .centred = op.centred,
-                                          .gated = op.fused_input == FusedInput::kGate,
-                                          .adds = adds,
-                                          .sums = true,
-                                          .wants_rows = true,
-                                          .common = true,
-                                          .plain = true,
-                                          .evenly_spaced = true,
-                                          .no_gaps = true,
-                                          .overwrites = false,
-                                          .row_strides = {cols, cols, adds ? cols : 0, cols}},
-                                         gpu));
+  tuning::GradientFacts of = tuning::contiguous_gradient(rows, cols, size);
+  of.centred = op.centred;
+  of.gated = op.fused_input == FusedInput::kGate;
+  of.adds = op.fused_input == FusedInput::kResidual;
+  if (of.adds) of.row_strides[2] = cols;
+  return to_string(tuning::gradient_plan(of, gpu));
 }
 
 }  // namespace

@@ -21,24 +21,7 @@ constexpr std::int64_t kCols[] = {
     3072, 4096, 4097, 5120, 6144, 8192, 9216, 10240, 12001, 16384, 20480, 32768, 131072, 1 << 20};
 
 GradientFacts gradient_of(std::int64_t rows, std::int64_t cols, int dtype_size = 2) {
-  const bool aligned = cols * dtype_size % kVector == 0;
-  return {.rows = rows,
-          .cols = cols,
-          .heads = 1,
-          .dtype_size = dtype_size,
-          .access = aligned ? Access::kAligned : Access::kUnaligned,
-          .two_axes = false,
-          .centred = false,
-          .gated = false,
-          .adds = false,
-          .sums = true,
-          .wants_rows = true,
-          .common = true,
-          .plain = true,
-          .evenly_spaced = true,
-          .no_gaps = true,
-          .overwrites = false,
-          .row_strides = {cols, cols, 0, cols}};
+  return contiguous_gradient(rows, cols, dtype_size);
 }
 
 template <class Body>
@@ -76,8 +59,9 @@ TEST_CASE("a plan of a gradient names a kernel that exists, and a legal launch")
   for_each_problem([&](const GradientFacts& of, const GpuLimits& gpu, const GradientPlan& plan) {
     const bool exists = has_kernel(plan.kernel, plan.variant, of.dtype_size);
     const bool shape = plan.threads >= 32 && plan.threads <= 1024 && plan.threads % 32 == 0 &&
-                       plan.blocks > 0 && plan.cluster >= 1 && plan.cluster <= gpu.max_cluster &&
-                       plan.blocks % plan.cluster == 0;
+                       plan.blocks > 0 && plan.config.blocks_per_row >= 1 &&
+                       plan.config.blocks_per_row <= gpu.max_cluster &&
+                       plan.blocks % plan.config.blocks_per_row == 0;
     const bool fits = plan.shared_bytes + (6 << 10) <= gpu.shared_bytes;
     if ((exists && shape && fits) || ++failed > 5) return;
     CAPTURE(of.rows);

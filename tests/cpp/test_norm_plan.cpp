@@ -21,20 +21,7 @@ constexpr std::int64_t kCols[] = {1,    8,    64,   100,  128,  192,   384,   51
                                   5120, 5376, 8192, 8200, 9000, 16384, 32768, 131072, 1 << 20};
 
 NormFacts rms_norm_of(std::int64_t rows, std::int64_t cols, int dtype_size = 2) {
-  const bool aligned = cols * dtype_size % kVector == 0;
-  return {.rows = rows,
-          .cols = cols,
-          .heads = 1,
-          .dtype_size = dtype_size,
-          .access = aligned ? Access::kAligned : Access::kUnaligned,
-          .two_axes = false,
-          .narrow_width = static_cast<int>((cols * dtype_size | 8) & -(cols * dtype_size | 8)),
-          .fused_input = FusedInput::kNone,
-          .centred = false,
-          .quantised = false,
-          .common = true,
-          .no_gaps = true,
-          .same_alignment = true};
+  return contiguous_norm(rows, cols, dtype_size);
 }
 
 template <class Body>
@@ -66,11 +53,11 @@ void for_each_problem(Body body) {
 std::int64_t capacity(const NormPlan& plan) {
   const RmsNormConfig& row = plan.row;
   const std::int64_t items = std::int64_t{row.lanes} * row.items_per_thread;
-  if (is_row_kernel(plan.kernel)) {
+  if (plan.kernel <= NormKernel::kCluster) {
     // kLanesThreeQuarters: half of the lanes, each with two items.
     const std::int64_t lanes =
         plan.kernel == NormKernel::kLanesThreeQuarters ? row.lanes / 2 : row.lanes;
-    return lanes * plan.cluster * tile_of(plan.kernel).vectors;
+    return lanes * plan.row.blocks_per_row * tile_of(plan.kernel).vectors;
   }
   return items * row.vectors_per_item * row.groups * row.segments_per_group;
 }
@@ -96,16 +83,18 @@ TEST_CASE("a plan names a kernel that exists and holds the row") {
 TEST_CASE("a plan is a legal launch that covers the rows") {
   std::int64_t failed = 0;
   for_each_problem([&](const NormFacts& of, const GpuLimits& gpu, const NormPlan& plan) {
-    const bool shape = plan.threads >= 32 && plan.threads <= 512 && plan.threads % 32 == 0 &&
-                       plan.blocks > 0 && plan.blocks <= 0x7fffffff && plan.cluster >= 1 &&
-                       plan.cluster <= gpu.max_cluster && plan.blocks % plan.cluster == 0;
+    const bool shape = plan.row.threads >= 32 && plan.row.threads <= 512 &&
+                       plan.row.threads % 32 == 0 && plan.blocks > 0 && plan.blocks <= 0x7fffffff &&
+                       plan.row.blocks_per_row >= 1 && plan.row.blocks_per_row <= gpu.max_cluster &&
+                       plan.blocks % plan.row.blocks_per_row == 0;
     const bool fits = plan.shared_bytes + (5 << 9) <= gpu.shared_bytes;
     const bool persistent = unit_of(plan.kernel, plan.variant) == NormUnit::kBulk;
     const std::int64_t rows_of_block = plan.tile_rows > 0 ? plan.tile_rows
                                        : plan.row.form == RowForm::kWarp
-                                           ? plan.threads / plan.row.lanes * 2
+                                           ? plan.row.threads / plan.row.lanes * 2
                                            : 1;
-    const bool covers = persistent || plan.blocks / plan.cluster * rows_of_block >= of.rows;
+    const bool covers =
+        persistent || plan.blocks / plan.row.blocks_per_row * rows_of_block >= of.rows;
     if ((shape && fits && covers) || ++failed > 5) return;
     CAPTURE(of.rows);
     CAPTURE(of.cols);

@@ -406,8 +406,8 @@ def names_say_the_idea(root: Path) -> list[str]:
 # says why; one that makes a folder smaller lowers its figure.
 DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
 FOLDERS = {
-    "cpp/cuda": (139, 22_140),
-    "cpp/cuda/norm": (35, 8_050),
+    "cpp/cuda": (140, 22_160),
+    "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
     "src": (265, 36_350),
     "src/bindings": (88, 10_050),

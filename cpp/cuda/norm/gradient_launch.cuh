@@ -3,15 +3,12 @@
 #pragma once
 
 // From a plan of a gradient to its kernels: the table of all kernels that a unit has.
-#include <iterator>
-#include <stdexcept>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 
-#include "core/dispatch.hpp"
 #include "cuda/launch/launch.hpp"
 #include "cuda/norm/gradient_plan.hpp"
+#include "cuda/norm/planned.cuh"
 #include "cuda/norm/rms_norm_backward_bulk.cuh"
 #include "cuda/norm/rms_norm_backward_packed.cuh"
 #include "cuda/norm/rms_norm_backward_params.cuh"
@@ -91,7 +88,7 @@ void launch_gradient_kernel(const GradientPlan& plan, const RmsNormBackwardProbl
   auto p = rms_norm_backward_params<T>(problem, plan.config, split);
   LaunchShape shape{.blocks = plan.blocks,
                     .threads = plan.threads,
-                    .cluster = plan.cluster,
+                    .cluster = plan.config.blocks_per_row,
                     .shared_bytes = static_cast<std::size_t>(plan.shared_bytes)};
   if constexpr (kKernel == GradientKernel::kPacked) {
     const PackedGradientParams<accumulate_t<T>> packed{p, plan.tile_vectors};
@@ -117,26 +114,11 @@ void launch_gradient_kernel(const GradientPlan& plan, const RmsNormBackwardProbl
 template <GradientUnit kUnit>
 void launch_gradient(const GradientPlan& plan, const RmsNormBackwardProblem& problem,
                      const RowSplit& split, int device, StreamView stream) {
-  const auto try_kernel = [&]<class T, int kVariantAt, int kKernelAt>() {
-    constexpr GradientVariant kVariant = tuning::kGradientVariants[kVariantAt];
-    constexpr auto kKernel = static_cast<GradientKernel>(kKernelAt);
-    if constexpr (tuning::unit_of(kKernel, kVariant) == kUnit &&
-                  tuning::has_kernel(kKernel, kVariant, sizeof(T))) {
-      if (plan.kernel != kKernel || plan.variant != kVariant) return false;
-      launch_gradient_kernel<T, kVariant, kKernel>(plan, problem, split, device, stream);
-      return true;
-    }
-    return false;
-  };
-  constexpr int kKernels = static_cast<int>(GradientKernel::kCount);
-  constexpr int kAll = kKernels * static_cast<int>(std::size(tuning::kGradientVariants));
-  dispatch_floating(problem.x.dtype, "rms_norm_backward", [&]<class T>() {
-    const auto try_all = [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
-      return (try_kernel.template operator()<T, kAt / kKernels, kAt % kKernels>() || ...);
-    };
-    if (!try_all(std::make_integer_sequence<int, kAll>()))
-      throw std::logic_error("rms_norm_backward: the plan names a kernel that does not exist");
-  });
+  launch_planned<kUnit, tuning::kGradientVariants>(
+      plan, problem.x.dtype, "rms_norm_backward",
+      [&]<class T, GradientVariant kVariant, GradientKernel kKernel>() {
+        launch_gradient_kernel<T, kVariant, kKernel>(plan, problem, split, device, stream);
+      });
 }
 
 }  // namespace membound::cuda

@@ -196,13 +196,33 @@ struct GradientFacts {
   std::int64_t row_strides[4];  // of dy, x, dsum and dx, in elements; 0: there is none
 };
 
+// Those of contiguous arrays with a weight, all gradients wanted, and no options.
+inline GradientFacts contiguous_gradient(std::int64_t rows, std::int64_t cols, int dtype_size) {
+  return {.rows = rows,
+          .cols = cols,
+          .heads = 1,
+          .dtype_size = dtype_size,
+          .access = cols * dtype_size % kVector == 0 ? Access::kAligned : Access::kUnaligned,
+          .two_axes = false,
+          .centred = false,
+          .gated = false,
+          .adds = false,
+          .sums = true,
+          .wants_rows = true,
+          .common = true,
+          .plain = true,
+          .evenly_spaced = true,
+          .no_gaps = true,
+          .overwrites = false,
+          .row_strides = {cols, cols, 0, cols}};
+}
+
 struct GradientPlan {
   GradientKernel kernel = GradientKernel::kCount;
   GradientVariant variant = {};
   RmsNormBackwardConfig config = {};  // the threads of a row, and what fixes the trees
   std::int64_t blocks = 0;
   int threads = 0;
-  int cluster = 1;
   int shared_bytes = 0;        // dynamic
   bool columns_first = false;  // kSpecialised: column blocks and row blocks in two launches
   bool adds_pairs = false;     // kPersistent: one block does the work of two
@@ -278,8 +298,7 @@ class GradientPlanner {
   GradientPlan row_blocks(Access access, const RmsNormBackwardConfig& config) const {
     GradientPlan plan{.variant = variant(access, form_with_options(access)),
                       .config = config,
-                      .threads = config.threads,
-                      .cluster = config.blocks_per_row};
+                      .threads = config.threads};
     switch (config.rows.form) {
       case RowForm::kWarp: plan.kernel = K::kWarpRows; break;
       case RowForm::kBlock: plan.kernel = K::kBlockRows; break;
@@ -312,7 +331,6 @@ class GradientPlanner {
     GradientPlan plan{.config = config,
                       .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
                       .threads = config.threads,
-                      .cluster = config.blocks_per_row,
                       .shared_bytes = config.shared_bytes};
     if (config.lanes <= 32) {
       choose_lanes(plan, access);
@@ -437,7 +455,6 @@ class GradientPlanner {
             .config = config,
             .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
             .threads = config.threads,
-            .cluster = config.blocks_per_row,
             .shared_bytes = bytes};
   }
   K bulk_kernel(const RmsNormBackwardConfig& config) const {

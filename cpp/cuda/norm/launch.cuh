@@ -3,15 +3,12 @@
 #pragma once
 
 // From a plan to its kernel: parameters, and the table of all kernels that a unit has.
-#include <iterator>
-#include <stdexcept>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 
-#include "core/dispatch.hpp"
 #include "cuda/launch/launch.hpp"
 #include "cuda/norm/plan.hpp"
+#include "cuda/norm/planned.cuh"
 #include "cuda/norm/rms_norm_bulk.cuh"
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/norm/rms_norm_narrow.cuh"
@@ -101,7 +98,7 @@ using NormGroups =
                CoarsenedWarpThreadGroup<4, 6>, BlockThreadGroup<1>, SmallBlockThreadGroup,
                BlockThreadGroup<2>, BlockThreadGroup<2, 2, 3>, BlockThreadGroup<1, 4>,
                BlockThreadGroup<1, 4, 4, false>, ClusterThreadGroup<Value, 8, 8, kRounds>>;
-static_assert(SmallBlockThreadGroup::kMaxThreads == tuning::kSmallBlockThreads);
+static_assert(SmallBlockThreadGroup::kMaxThreads == tuning::kSmallBlock);
 
 template <class T, NormVariant kVariant, NormKernel kKernel>
 constexpr auto norm_kernel() {
@@ -127,8 +124,7 @@ constexpr auto norm_kernel() {
     using Group =
         std::tuple_element_t<static_cast<int>(kKernel), NormGroups<accumulate_t<T>, kRounds>>;
     static_assert(Group::kVectors == tuning::tile_of(kKernel).vectors &&
-                  kStaged<T, Group, kAccess, kFused, kCentring, Epilogue::kQuantises> ==
-                      tuning::stages_row(kKernel, kVariant, sizeof(T)));
+                  Group::kStagesRow == tuning::tile_of(kKernel).staged);
     return &rms_norm_row_kernel<T, Group, kAccess, kFused, kCentring, Epilogue>;
   }
 }
@@ -153,8 +149,8 @@ void launch_norm_kernel(const NormPlan& plan, const RmsNormProblem& problem,
   }
   launch<norm_kernel<T, kVariant, kKernel>()>(
       {.blocks = plan.blocks,
-       .threads = plan.threads,
-       .cluster = plan.cluster,
+       .threads = plan.row.threads,
+       .cluster = plan.row.blocks_per_row,
        .shared_bytes = static_cast<std::size_t>(plan.shared_bytes),
        .overlap_launch = plan.overlap_launch},
       stream, device, p);
@@ -166,26 +162,10 @@ template <NormUnit kUnit>
 void launch_norm(const NormPlan& plan, const RmsNormProblem& problem,
                  const RmsNormQuantProblem* quant, const RowSplit& split, int device,
                  StreamView stream) {
-  const auto try_kernel = [&]<class T, int kVariantAt, int kKernelAt>() {
-    constexpr NormVariant kVariant = tuning::kNormVariants[kVariantAt];
-    constexpr auto kKernel = static_cast<NormKernel>(kKernelAt);
-    if constexpr (tuning::unit_of(kKernel, kVariant) == kUnit &&
-                  tuning::has_kernel(kKernel, kVariant, sizeof(T))) {
-      if (plan.kernel != kKernel || plan.variant != kVariant) return false;
-      launch_norm_kernel<T, kVariant, kKernel>(plan, problem, quant, split, device, stream);
-      return true;
-    }
-    return false;
-  };
-  constexpr int kKernels = static_cast<int>(NormKernel::kCount);
-  constexpr int kAll = kKernels * static_cast<int>(std::size(tuning::kNormVariants));
-  dispatch_floating(problem.x.dtype, "rms_norm", [&]<class T>() {
-    const auto try_all = [&]<int... kAt>(std::integer_sequence<int, kAt...>) {
-      return (try_kernel.template operator()<T, kAt / kKernels, kAt % kKernels>() || ...);
-    };
-    if (!try_all(std::make_integer_sequence<int, kAll>()))
-      throw std::logic_error("rms_norm: the plan names a kernel that does not exist");
-  });
+  launch_planned<kUnit, tuning::kNormVariants>(
+      plan, problem.x.dtype, "rms_norm", [&]<class T, NormVariant kVariant, NormKernel kKernel>() {
+        launch_norm_kernel<T, kVariant, kKernel>(plan, problem, quant, split, device, stream);
+      });
 }
 
 }  // namespace membound::cuda

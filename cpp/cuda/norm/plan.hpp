@@ -42,7 +42,7 @@ enum class NormKernel {
   kCount
 };
 
-// Vectors of a thread, and whether the kernel would rather stage them than hold them.
+// Vectors of a thread, and whether the kernel may stage them in shared memory (stages_row).
 struct NormTile {
   int vectors;
   bool staged;
@@ -62,7 +62,6 @@ constexpr NormTile tile_of(NormKernel kernel) {
     default: return {2, false};
   }
 }
-constexpr bool is_row_kernel(NormKernel kernel) { return kernel <= NormKernel::kCluster; }
 
 // The variants that have kernels. Unaligned rows have those with bulk copies for each centring, and
 // others that decide it at run time.
@@ -152,16 +151,6 @@ constexpr NormUnit unit_of(NormKernel kernel, const NormVariant& of) {
   return of.centring == Centring::kAlways ? NormUnit::kCentred : NormUnit::kPlain;
 }
 
-// Whether a row kernel stages its row in shared memory. Aligned rows of two items per thread also
-// fit registers, and the few rows of one wave are faster that way (1024 x 4096 RMSNorm, bfloat16 on
-// H200: 6.5 -> 5.8 us). They are staged where the kernel needs its registers otherwise.
-constexpr bool stages_row(NormKernel kernel, const NormVariant& of, int dtype_size) {
-  const bool wide = kernel == NormKernel::kBlock4Vectors || kernel == NormKernel::kCluster;
-  return of.access == Access::kAligned && tile_of(kernel).staged &&
-         (wide || (dtype_size == 2 && (of.centring != Centring::kNever || of.quantised ||
-                                       of.fused_input == FusedInput::kGate)));
-}
-
 // What the choice depends on.
 struct NormFacts {
   std::int64_t rows, cols, heads;
@@ -177,13 +166,29 @@ struct NormFacts {
   bool same_alignment;  // rows of out and residual_out have the same offset from a vector
 };
 
+// Those of contiguous arrays with parameters and without options.
+inline NormFacts contiguous_norm(std::int64_t rows, std::int64_t cols, int dtype_size) {
+  const auto width = static_cast<int>(cols % kVector * dtype_size | 8);
+  return {.rows = rows,
+          .cols = cols,
+          .heads = 1,
+          .dtype_size = dtype_size,
+          .access = cols * dtype_size % kVector == 0 ? Access::kAligned : Access::kUnaligned,
+          .two_axes = false,
+          .narrow_width = width & -width,
+          .fused_input = FusedInput::kNone,
+          .centred = false,
+          .quantised = false,
+          .common = true,
+          .no_gaps = true,
+          .same_alignment = true};
+}
+
 struct NormPlan {
   NormKernel kernel = NormKernel::kCount;
   NormVariant variant = {};
   RmsNormConfig row = {};  // the threads of a row, and what fixes its reduction tree
   std::int64_t blocks = 0;
-  int threads = 0;
-  int cluster = 1;
   int shared_bytes = 0;  // dynamic
   bool overlap_launch = true;
   int tile_rows = 0, tile_vectors = 0;  // kPacked
@@ -254,15 +259,14 @@ class NormPlanner {
                   .row = row,
                   .blocks = row.form == RowForm::kWarp ? ceil_div(of_.rows, row.threads / row.lanes)
                                                        : of_.rows * row.blocks_per_row,
-                  .threads = row.threads,
-                  .cluster = row.blocks_per_row,
                   .overlap_launch = row.overlap_launch};
     plan.kernel = row_kernel(plan);
     if (plan.kernel == NormKernel::kPairs || plan.kernel == NormKernel::kPairsThreeQuarters)
       plan.blocks = ceil_div(plan.blocks, kPairRows);
     if (plan.kernel == NormKernel::kLanesThreeQuarters)
       plan.blocks = ceil_div(of_.rows, 2 * row.threads / row.lanes);
-    if (stages_row(plan.kernel, plan.variant, of_.dtype_size)) {
+    if (tile_of(plan.kernel).staged &&
+        stages_row(row.vectors_per_item, plan.variant, of_.dtype_size)) {
       const int arrays = of_.fused_input == FusedInput::kNone ? 1 : 2;
       plan.shared_bytes = arrays * kVector * row.threads * tile_of(plan.kernel).vectors;
     }
@@ -323,7 +327,7 @@ class NormPlanner {
       return three ? NormKernel::kBlock2ThreeQuarters : NormKernel::kBlock2;
     }
     const bool small =
-        has(NormKernel::kBlockSmall) && row.threads > 256 && row.threads <= kSmallBlockThreads;
+        has(NormKernel::kBlockSmall) && row.threads > 256 && row.threads <= kSmallBlock;
     return small ? NormKernel::kBlockSmall : NormKernel::kBlock;
   }
 
@@ -337,7 +341,6 @@ class NormPlanner {
             .variant = variant(Access::kUnaligned, true),
             .row = config_,
             .blocks = tile.blocks,
-            .threads = config_.threads,
             .shared_bytes = tile.bytes,
             .overlap_launch = config_.overlap_launch,
             .tile_rows = tile.rows,
@@ -356,7 +359,6 @@ class NormPlanner {
             .variant = variant(Access::kUnaligned, true),
             .row = one_item_per_thread(config_),
             .blocks = bulk.blocks,
-            .threads = bulk.threads,
             .shared_bytes = bulk.bytes};
   }
 

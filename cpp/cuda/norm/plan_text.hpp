@@ -71,7 +71,7 @@ inline std::string to_string(const NormVariant& of) {
 inline std::string to_string(const NormPlan& plan) {
   return "kernel: " + to_string(plan.kernel) + "\ncompiled for: " + to_string(plan.variant) +
          "\nlaunch: " +
-         launch_text(plan.blocks, plan.threads, plan.cluster, plan.shared_bytes,
+         launch_text(plan.blocks, plan.row.threads, plan.row.blocks_per_row, plan.shared_bytes,
                      plan.overlap_launch) +
          "\nrow: " + row_text(plan.row);
 }
@@ -126,7 +126,8 @@ inline std::string to_string(const GradientPlan& plan) {
   const auto& config = plan.config;
   std::string text =
       "kernel: " + to_string(plan.kernel) + "\ncompiled for: " + to_string(plan.variant) +
-      "\nlaunch: " + launch_text(plan.blocks, plan.threads, plan.cluster, plan.shared_bytes, true);
+      "\nlaunch: " +
+      launch_text(plan.blocks, plan.threads, config.blocks_per_row, plan.shared_bytes, true);
   if (config.form == GradientForm::kPersistent) {
     text += "\ncolumn sums: " + std::to_string(config.partial_rows) +
             " rows of partial sums, added up by partial_sums_kernel" +

@@ -119,8 +119,7 @@ constexpr int column_segment(std::int64_t vectors) {
 }
 constexpr int column_bytes(int threads) { return kColumnRows * 2 * threads * kVector; }
 inline constexpr int kGradientVectorsPerItem =
-    2;                                   // vectors of a thread that are summed before its warp
-inline constexpr int kSmallBlock = 384;  // threads; an SM holds three such blocks instead of two
+    2;  // vectors of a thread that are summed before its warp
 // Threads of a block with two vectors per thread, at most, of which an SM holds two instead of one.
 // 384 threads leave 80 registers each, in which 16-bit LayerNorm spills; gates and float64 keep
 // 320.

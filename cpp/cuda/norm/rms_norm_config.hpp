@@ -36,7 +36,7 @@ inline constexpr int kVector = 16;  // bytes
 inline constexpr int kWarpFormThreads = 128;
 inline constexpr int kMaxGroups = 16;
 inline constexpr int kStreamedGroups = 8;
-inline constexpr int kSmallBlockThreads = 384;
+inline constexpr int kSmallBlock = 384;  // threads; an SM holds three such blocks instead of two
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 // 16-byte vectors that a block of at most max_warps warps holds.

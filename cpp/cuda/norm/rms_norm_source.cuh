@@ -112,17 +112,12 @@ __device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& 
       vector);
 }
 
-// Whether the rows of a thread group are staged in shared memory or kept in registers. Rows that
-// are not aligned are read into registers. Aligned rows of two items per thread also fit there, and
-// the few rows of one wave are faster that way (1024 x 4096 RMSNorm, bfloat16 on H200: 6.5 -> 5.8
-// us). They are staged where the kernel needs its registers otherwise: LayerNorm, quantised or
-// gated 16-bit rows.
+// Whether the rows of a thread group are staged in shared memory or kept in registers.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
           bool kQuantised>
-inline constexpr bool kStaged = ThreadGroup::kStagesRow && kAccess == Access::kAligned &&
-                                (ThreadGroup::kVectorsPerItem > 2 ||
-                                 (sizeof(T) == 2 && (kCentring != Centring::kNever || kQuantised ||
-                                                     kFusedInput == FusedInput::kGate)));
+inline constexpr bool kStaged =
+    ThreadGroup::kStagesRow && stages_row(ThreadGroup::kVectorsPerItem,
+                                          {kAccess, kFusedInput, kCentring, kQuantised}, sizeof(T));
 
 // Whether a single bulk copy brings the block's part of the row. It costs the other threads no
 // instructions, but they wait for all of it, so only float32 LayerNorm gains (8192 x 16384 on H200:
