@@ -11,6 +11,7 @@ from torch import nn
 
 from membound.torch._embedding import embedding
 from membound.torch._patch_class import Recipe
+from membound.torch._patch_forward import left_to_compiler
 from membound.torch._patch_trial import LeftAloneError, default_settings, draw
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -24,7 +25,8 @@ def replace_embedding(module: nn.Module) -> tuple[str, Recipe]:
     for name in ("max_norm", "sparse", "scale_grad_by_freq"):
         if getattr(module, name):
             raise LeftAloneError(f"it has {name}")
-    if type(module).forward is nn.Embedding.forward:
+    cls = type(module)
+    if cls.forward is nn.Embedding.forward:
         return "embedding", Recipe(_embedding_forward)
     value = getattr(module, "embed_scale", None)
     if not isinstance(value, (float, int, torch.Tensor)) or torch.as_tensor(value).numel() != 1:
@@ -33,11 +35,11 @@ def replace_embedding(module: nn.Module) -> tuple[str, Recipe]:
     as_given = dict.fromkeys(_DTYPES, float(scale))
     # A number is read at each call; a buffer is read once, as reading makes the host wait.
     if not isinstance(value, torch.Tensor) and _confirmed(module, as_given):
-        return "embedding, scale", Recipe(_scaled_forward, (None,))
+        return "embedding, scale", Recipe(_scaled_forward, (cls, None))
     rounded = {dtype: float(scale.to(dtype)) for dtype in _DTYPES}
     for scales in (rounded, as_given):
         if isinstance(value, torch.Tensor) and _confirmed(module, scales):
-            return "embedding, scale", Recipe(_scaled_forward, (tuple(scales.items()),))
+            return "embedding, scale", Recipe(_scaled_forward, (cls, tuple(scales.items())))
     raise LeftAloneError("its forward does more than look rows up and scale them")
 
 
@@ -62,15 +64,19 @@ def _confirmed(module: nn.Module, scales: dict[torch.dtype, float]) -> bool:
 
 def _embedding_forward():
     def forward(self, input):  # noqa: A002 - torch.nn's name
+        if left_to_compiler(self.weight):
+            return nn.Embedding.forward(self, input)
         return _look_up(self, input, 1.0)
 
     return forward
 
 
-def _scaled_forward(scales):
+def _scaled_forward(cls, scales):
     of_dtype = None if scales is None else dict(scales)
 
     def forward(self, input_ids):
+        if left_to_compiler(self.weight):
+            return cls.forward(self, input_ids)
         scale = self.embed_scale if of_dtype is None else of_dtype[self.weight.dtype]
         return _look_up(self, input_ids, scale)
 

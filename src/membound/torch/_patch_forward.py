@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The forward of a module class, with some of its globals replaced by our functions."""
+"""The forward of a module class: when its own runs, and with our functions as its globals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from membound.torch._patch_trial import LeftAloneError
+from membound.torch._recording import dynamo_traces, records
+
+
+def left_to_compiler(*values: Any) -> bool:
+    """Whether Dynamo traces a call of these tensors that records no gradient.
+
+    Inductor fuses plain ops with the ops around them (residual additions, writes to a cache), which
+    an opaque operator prevents. In a decoding step that costs more than the operator saves.
+    """
+    return dynamo_traces() and not torch.compiler.is_exporting() and not records(values)
 
 
 def global_of(cls: type[nn.Module], name: str) -> Any:

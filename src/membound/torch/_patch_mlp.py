@@ -21,6 +21,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_linear import gated_linear
 from membound.torch._patch_class import Recipe
+from membound.torch._patch_forward import left_to_compiler
 from membound.torch._patch_gating import CALL, with_gating
 from membound.torch._patch_source import compiled, definition
 from membound.torch._patch_trial import LeftAloneError, default_settings
@@ -153,7 +154,8 @@ def _gating(known: tuple[Any, ...]) -> Any:
 
     def gating(projection, act, gate, up, limit):
         """``projection(act(gate) * up)``; up None: gate packs both, limit: both are clamped."""
-        if not is_known(act) or not _are_alike(gate, up, limit):
+        ours = is_known(act) and _are_alike(gate, up, limit)
+        if not ours or left_to_compiler(gate, up):
             result = _as_it_was(act, gate, up, limit)
             return result if projection is None else projection(result)
         options = {"kind": kind, "alpha": alpha, "limit": limit}

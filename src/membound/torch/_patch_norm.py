@@ -19,6 +19,7 @@ from membound.torch._layer_norm import layer_norm
 from membound.torch._modules import default_eps
 from membound.torch._patch_class import Recipe
 from membound.torch._patch_decisions import attributes_read, states_decided_by
+from membound.torch._patch_forward import left_to_compiler
 from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw
 from membound.torch._rms_norm import rms_norm, rms_norm_gated
 
@@ -264,6 +265,8 @@ def _norm_forward(cls, names, norm, gate_name, gated, mixes, axes, stays, by_aut
         form = norm if gate is None else gated
         if form is None or x is None or any(one is not None for one in rest):
             return None
+        if left_to_compiler(x, gate, _parameter(self, "weight"), _parameter(self, "bias")):
+            return None
         if not mixes and not _is_of_one_dtype(self, x):
             return None
         if x.dim() not in axes or any(getattr(self, n, None) != value for n, value in stays):
@@ -297,6 +300,8 @@ def replace_layer_norm(module: nn.Module) -> tuple[str, Recipe]:
 
 def _layer_norm_forward():
     def forward(self, input):  # noqa: A002 - torch.nn's name
+        if left_to_compiler(input, self.weight, self.bias):
+            return nn.LayerNorm.forward(self, input)
         return layer_norm(input, self.weight, self.bias, eps=self.eps)
 
     return forward

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_forward import forward_with, globals_of
+from membound.torch._patch_forward import forward_with, globals_of, left_to_compiler
 from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw
 from membound.torch.huggingface import turn
 
@@ -120,18 +120,19 @@ _SHAPES = (_q_and_k, _with_positions, _k_or_none, _one, _at_one_axis, _sin_first
 
 def _with_rotaries(cls: type[nn.Module], names: tuple[tuple[str, _Ours], ...]) -> Any:
     theirs = _rotaries(cls)
-    chosen = ((name, _unless_learned(make(form), theirs[name])) for name, (make, form) in names)
+    chosen = ((name, _where_ours_serves(make(form), theirs[name])) for name, (make, form) in names)
     return forward_with(cls, tuple(chosen))
 
 
-def _unless_learned(ours: Rotary, theirs: Rotary) -> Rotary:
-    """Ours, or the model's if a table requires grad: rope computes no gradient of tables."""
+def _where_ours_serves(ours: Rotary, theirs: Rotary) -> Rotary:
+    """Ours, or the model's if a table requires grad, as rope computes no gradient of tables."""
     index = list(_parameters(theirs)).index("cos")
 
     def rotary(*args, **kwargs):
         cos = args[index] if len(args) > index else kwargs.get("cos")
         learned = cos is not None and cos.requires_grad and torch.is_grad_enabled()
-        return (theirs if learned else ours)(*args, **kwargs)
+        fused = left_to_compiler(*args, *kwargs.values())
+        return (theirs if learned or fused else ours)(*args, **kwargs)
 
     return rotary
 
