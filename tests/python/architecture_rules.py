@@ -409,7 +409,7 @@ FOLDERS = {
     "cpp/cuda": (140, 22_160),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (265, 36_350),
+    "src": (268, 36_680),
     "src/bindings": (88, 10_050),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (20, 2_850),

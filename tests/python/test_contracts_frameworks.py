@@ -36,6 +36,8 @@ MODULES = {  # arguments, the call's, the shape of the result
     "RotaryEmbedding": ((4,), CALLS["rope"][0][:1], (1, 2, 1, 4)),
 }
 OTHERS = ("patch", "unpatch")
+# Functions that membound itself has not, and the shape of their result.
+OF_LAYERS = {"gated_linear": (3, 3), "linear_cross_entropy": ()}
 # Functions whose errors may name the function that they call, as their docstrings do.
 CALLED = {
     "gemma_rms_norm": "rms_norm", "fused_add_rms_norm": "add_rms_norm",
@@ -87,8 +89,8 @@ def test_results(where, op):
     """Results as those of membound on NumPy arrays, or as the docstring itself states."""
     function, (arguments, options) = getattr(namespace(where), op), ALL_CALLS[op]
     found = as_results(function(*converted(where, arguments), **options))
-    if op in ("gated_linear", "linear_cross_entropy"):
-        assert found[0].shape == ((3, 3) if op == "gated_linear" else ())
+    if op in OF_LAYERS:
+        assert found[0].shape == OF_LAYERS[op]
         return
     text, own = text_of(function), getattr(membound, op)
     assert function is own or re.search(rf"membound\.{op}`|:func:`\w+`", text), text
@@ -193,7 +195,7 @@ def test_derivatives_that_raise():
 
 def test_second_derivatives_in_torch():
     torch, mbt = importlib.import_module("torch"), namespace("torch")
-    for op in ("gated_linear", "linear_cross_entropy"):
+    for op in OF_LAYERS:
         x, *rest = converted("torch", ALL_CALLS[op][0])
         x.requires_grad_()
         loss = getattr(mbt, op)(x, *rest).sum()

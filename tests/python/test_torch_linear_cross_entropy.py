@@ -8,6 +8,10 @@ import weakref
 
 import pytest
 
+pytest.importorskip("torch")
+
+import last_layers
+
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
 
@@ -120,7 +124,10 @@ def test_class_weights(device, reduction, generator):
         ({"weight": torch.ones(5)}, ValueError, "weight"),
         ({"bias": torch.ones(4)}, ValueError, "bias"),
         ({"class_weight": torch.ones(4)}, ValueError, "class_weight"),
-        ({"reduction": "none"}, ValueError, "reduction"),
+        ({"reduction": "average"}, ValueError, "reduction"),
+        ({"softcap": 0.0}, ValueError, "softcap"),
+        ({"class_weight": torch.arange(5)}, TypeError, "class_weight"),
+        ({"labels": torch.ones(3)}, TypeError, "labels"),
         ({"x": [1.0]}, TypeError, "x"),
         ({"labels": None}, TypeError, "labels"),
     ],
@@ -131,12 +138,135 @@ def test_bad_calls(change, error, argument):
         mt.linear_cross_entropy(**{**good, **change})
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
-def test_compiled_code_ends_its_graph():
-    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
-    labels = torch.arange(3)
-    step = lambda x: mt.linear_cross_entropy(x * 2, weight, labels) + 1  # noqa: E731
+MODES = ["eager", "compiled", "torch.func"]
+
+
+def called(mode, function, leaves, slopes):
+    """The results of a function, and the gradients of its leaves."""
+    if mode == "torch.func":
+        found, pull = torch.func.vjp(function, *(t.detach() for t in leaves))
+        return found, pull(slopes)
+    if mode == "compiled":
+        torch.compiler.reset()
+        function = torch.compile(function, fullgraph=True, backend="aot_eager")
+    found = function(*leaves)
+    return found, torch.autograd.grad(found, leaves, slopes)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", last_layers.LOSSES)
+def test_every_option(kind, mode, reduction, generator):
+    options = last_layers.LOSSES[kind]
+    *leaves, labels = last_layers.drawn(generator)
+    if "ignore_index" in options:
+        labels = labels.clamp(min=0)
+    right = last_layers.loss(*leaves, labels, reduction, **options)
+    slopes = torch.randn(right.shape, dtype=torch.float64, generator=generator)
+
+    def ours(x, weight, bias):
+        more = {"reduction": reduction, "chunk_rows": 4}
+        return mt.linear_cross_entropy(x, weight, labels, bias, **more, **options)
+
+    found, gradients = called(mode, ours, leaves, slopes)
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(gradients, torch.autograd.grad(right, leaves, slopes))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_gradients_that_are_not_wanted(reduction, generator):
+    """Of a frozen weight or of x alone, the others are None; recorded or not the loss is one."""
+    *given, labels = last_layers.drawn(generator)
+    with torch.no_grad():
+        plain = mt.linear_cross_entropy(*given[:2], labels, given[2], reduction=reduction)
+    for only in range(3):
+        leaves = [t.detach().requires_grad_(at == only) for at, t in enumerate(given)]
+        for compile_it in (False, True):
+
+            def step(x, weight, bias):
+                found = mt.linear_cross_entropy(x, weight, labels, bias, reduction=reduction)
+                return found.sum()
+
+            torch.compiler.reset()
+            run = torch.compile(step, fullgraph=True, backend="aot_eager") if compile_it else step
+            for leaf in leaves:
+                leaf.grad = None
+            total = run(*leaves)
+            total.backward()
+            torch.testing.assert_close(total, plain.sum(), rtol=0, atol=0)
+            assert [leaf.grad is not None for leaf in leaves] == [at == only for at in range(3)]
+
+
+def test_dynamic_rows_compile_once(generator):
+    *leaves, _ = last_layers.drawn(generator, torch.float32)
+    _, weight, bias = leaves
+    counted = torch._dynamo.testing.CompileCounter()
+    step = torch.compile(
+        lambda x, y: mt.linear_cross_entropy(x, weight, y, bias, chunk_rows=4),
+        fullgraph=True, backend=counted, dynamic=True,
+    )  # fmt: skip
     torch.compiler.reset()
-    losses = step(x), torch.compile(step, backend="aot_eager")(x)
-    torch.testing.assert_close(*losses)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, x) for loss in losses))
+    for rows in (5, 8, 13):
+        x = torch.randn(rows, 6, generator=generator)
+        labels = torch.arange(rows) % 11
+        right = mt.linear_cross_entropy(x, weight, labels, bias, chunk_rows=4)
+        torch.testing.assert_close(step(x, labels), right, rtol=0, atol=0)
+    assert counted.frame_count == 1
+
+
+def test_compiled_by_inductor(generator):
+    """The whole step, with its gradients; chunks are those of eager code."""
+    *leaves, labels = last_layers.drawn(generator, torch.float32)
+    step = lambda x, w, b: mt.linear_cross_entropy(x * 2, w, labels, b, chunk_rows=4) + 1  # noqa: E731
+    torch.compiler.reset()
+    right = step(*leaves)
+    wanted = torch.autograd.grad(right, leaves)
+    found = torch.compile(step, fullgraph=True)(*leaves)
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(torch.autograd.grad(found, leaves), wanted)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_operators_keep_torchs_rules(reduction, opcheck, generator):
+    x, weight, bias, labels = last_layers.drawn(generator, torch.float32)
+    options = -100, 0.1, 0.01, 3.0, False
+    if reduction == "none":
+        given = x, weight, bias, labels, None, 4, *options, 0.8, True
+        opcheck(torch.ops.membound.linear_row_losses.default, given)
+    else:
+        given = x, weight, bias, labels, None, [True, False, True], 4, reduction, *options
+        opcheck(torch.ops.membound.linear_cross_entropy.default, given)
+
+
+def test_losses_of_rows_record_no_logits(generator):
+    """Between forward and backward there are the inputs and a few numbers of each row."""
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    *leaves, labels = last_layers.drawn(generator)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        losses = mt.linear_cross_entropy(*leaves[:2], labels, leaves[2], reduction="none")
+    assert len(kept) > 5
+    assert not any(t.shape[-1:] == (11,) and t.numel() > 66 for t in kept)
+    losses.sum().backward()
+
+
+def test_losses_of_rows_can_be_differentiated_twice_over(generator):
+    """A graph that is retained gives the same gradients again."""
+    *leaves, labels = last_layers.drawn(generator)
+    losses = mt.linear_cross_entropy(*leaves[:2], labels, leaves[2], reduction="none")
+    first = torch.autograd.grad(losses.sum(), leaves, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(losses.sum(), leaves), first, rtol=0, atol=0)
+
+
+def test_under_vmap(generator):
+    x, weight, _, labels = last_layers.drawn(generator)
+    for reduction in ("none", "sum"):
+        one = lambda x, y, r=reduction: mt.linear_cross_entropy(x, weight, y, reduction=r)  # noqa: E731
+        with torch.no_grad():
+            found = torch.func.vmap(one)(x, labels)
+            right = torch.stack([one(*both) for both in zip(x, labels, strict=True)])
+        torch.testing.assert_close(found, right)

@@ -31,7 +31,7 @@ code and wrapped tensors call an operator of torch's registry instead.
 
 from membound import _spellings
 from membound.torch import _elementwise
-from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy
+from membound.torch._cross_entropy import cross_entropy
 from membound.torch._elementwise import *  # noqa: F403 - written by the build
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import (
@@ -45,6 +45,7 @@ from membound.torch._gated_activation import (
 from membound.torch._gated_activation_quant import gated_activation_quant, silu_and_mul_quant
 from membound.torch._gated_linear import gated_linear
 from membound.torch._layer_norm import add_layer_norm, layer_norm
+from membound.torch._linear_cross_entropy import linear_cross_entropy
 from membound.torch._modules import (
     Embedding,
     GatedActivation,

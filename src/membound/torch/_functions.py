@@ -17,7 +17,12 @@ from torch.overrides import handle_torch_function
 from membound import _core
 from membound.arrays import dtype_name, makes_graph, type_name
 from membound.torch._operators import PLAIN, check_tensor
-from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_gradients
+from membound.torch._recording import (
+    dispatch_modes,
+    dynamo_traces,
+    jit_traces,
+    refuse_gradients,
+)
 
 # The dispatch table: the function that the extension calls for an op if a gradient is required,
 # if a tensor has no plain memory, or if torch traces a graph.
@@ -109,6 +114,18 @@ def one_call(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return call
+
+
+def is_plain_call(tensors: tuple[Any, ...]) -> bool:
+    """Whether only autograd can record the call, which is then of plain tensors."""
+    return (
+        not dynamo_traces()
+        and all(t is None or type(t) in PLAIN for t in tensors)
+        and not dispatch_modes()
+        and not jit_traces()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
 
 
 def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:

@@ -4,16 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch.autograd import forward_ad
 
 from membound import _core
-from membound.torch._functions import one_call
+from membound.torch._functions import is_plain_call, one_call
 from membound.torch._gated_activation import activation_gradients, gated_activation, resolved
-from membound.torch._operators import PLAIN, check_tensor
-from membound.torch._recording import dispatch_modes, dynamo_traces, jit_traces, records
+from membound.torch._operators import check_tensor
+from membound.torch._recording import records
 
 
 class _GatedLinear(torch.autograd.Function):
@@ -57,18 +54,6 @@ def _recorded_gradients(dy, given, wanted, options):
 
 def _two_calls(gate, up, weight, bias, options):
     return torch.nn.functional.linear(gated_activation(gate, up, **options), weight, bias)
-
-
-def _records_plainly(tensors: tuple[Any, ...]) -> bool:
-    """Whether only autograd records a gradient, on plain tensors."""
-    return (
-        records(tensors)
-        and all(t is None or type(t) in PLAIN for t in tensors)
-        and not dispatch_modes()
-        and not jit_traces()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-    )
 
 
 @one_call
@@ -119,6 +104,7 @@ def gated_linear(
             f"gated_linear: argument 'bias' must have shape ({weight.shape[0]},), got "
             f"{tuple(bias.shape)}"
         )
-    if not dynamo_traces() and _records_plainly((gate, up, weight, bias)):
+    tensors = gate, up, weight, bias
+    if is_plain_call(tensors) and records(tensors):
         return _GatedLinear.apply(gate, up, weight, bias, options)
     return _two_calls(gate, up, weight, bias, options)

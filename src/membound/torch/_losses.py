@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from membound.torch._adapters import choose
-from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy
+from membound.torch._cross_entropy import cross_entropy
+from membound.torch._linear_cross_entropy import linear_cross_entropy
 
 REDUCTIONS = dict.fromkeys(("mean", "sum", "none"))
 
@@ -24,13 +23,8 @@ def reduced_cross_entropy(
 
 def reduced_linear_cross_entropy(
     function: str, x: Any, weight: Any, labels: Any, bias: Any, *, reduction: str,
-    class_weight: Any = None, **options: Any,
+    **options: Any,
 ) -> Any:  # fmt: skip
-    """The same for a last layer; without a reduction all its logits are materialised."""
+    """The same for a last layer, whose logits are made chunk by chunk."""
     choose(function, "reduction", reduction, REDUCTIONS)
-    if reduction != "none":
-        options |= {"class_weight": class_weight, "reduction": reduction}
-        return linear_cross_entropy(x, weight, labels, bias, **options)
-    options.pop("chunk_rows", None)
-    logits = torch.nn.functional.linear(x, weight, bias)
-    return cross_entropy(logits, labels, class_weight, **options)
+    return linear_cross_entropy(x, weight, labels, bias, reduction=reduction, **options)
