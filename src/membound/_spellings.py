@@ -39,6 +39,7 @@ _OF_TORCH = (
     "RotaryEmbedding",
     "gated_linear",
     "linear_cross_entropy",
+    "linear_log_probs",
     "patch",
     "unpatch",
 )

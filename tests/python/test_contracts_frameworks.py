@@ -26,6 +26,7 @@ ALL_CALLS = CALLS | {
     "gemma_fused_add_rms_norm": ((X, X, W), {}),
     "gated_linear": ((X, X, X), {}),
     "linear_cross_entropy": ((X, X, LABELS), {}),
+    "linear_log_probs": ((X, X, LABELS), {}),
 }
 MODULES = {  # arguments, the call's, the shape of the result
     "Embedding": ((3, 4), (np.array([1, 0, 2]),), (3, 4)),
@@ -37,7 +38,7 @@ MODULES = {  # arguments, the call's, the shape of the result
 }
 OTHERS = ("patch", "unpatch")
 # Functions that membound itself has not, and the shape of their result.
-OF_LAYERS = {"gated_linear": (3, 3), "linear_cross_entropy": ()}
+OF_LAYERS = {"gated_linear": (3, 3), "linear_cross_entropy": (), "linear_log_probs": (3,)}
 # Functions whose errors may name the function that they call, as their docstrings do.
 CALLED = {
     "gemma_rms_norm": "rms_norm", "fused_add_rms_norm": "add_rms_norm",

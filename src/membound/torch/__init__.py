@@ -19,7 +19,7 @@ The names:
                     sigmoid_and_mul, relu2, gated_linear
     Rotary          rope, qk_norm_rope
     Embedding       embedding
-    Losses          softmax, cross_entropy, linear_cross_entropy, soft_cap
+    Losses          softmax, cross_entropy, linear_cross_entropy, linear_log_probs, soft_cap
     8-bit results   rms_norm_quant, add_rms_norm_quant, gated_activation_quant, silu_and_mul_quant
     Other names     fused_add_rms_norm, gemma_rms_norm, gemma_fused_add_rms_norm
     Names of others apex, flash_attention, flashinfer, functional (torch.nn's), huggingface, liger,
@@ -46,6 +46,7 @@ from membound.torch._gated_activation_quant import gated_activation_quant, silu_
 from membound.torch._gated_linear import gated_linear
 from membound.torch._layer_norm import add_layer_norm, layer_norm
 from membound.torch._linear_cross_entropy import linear_cross_entropy
+from membound.torch._log_probs import linear_log_probs
 from membound.torch._modules import (
     Embedding,
     GatedActivation,
@@ -90,6 +91,7 @@ __all__ = [
     "gemma_rms_norm",
     "layer_norm",
     "linear_cross_entropy",
+    "linear_log_probs",
     "patch",
     "qk_norm_rope",
     "relu2",
