@@ -161,11 +161,51 @@ def _backward_quack(_: Any) -> Callable[[Any], Any]:
     return lambda a: norm(a.x, a.weight, a.dy, a.rstd)[:2]
 
 
+def _backward_cudnn(like: Any) -> Callable[[Any], Any]:
+    """Runs a graph of the frontend, which takes matrices as channels-last images of one pixel."""
+    cudnn = _module("cudnn")
+    handle = cudnn.create_handle()
+    graph = cudnn.pygraph(
+        handle=handle,
+        intermediate_data_type=cudnn.data_type.FLOAT,
+        compute_data_type=cudnn.data_type.FLOAT,
+    )
+
+    def image(of: torch.Tensor) -> torch.Tensor:
+        cols = of.shape[-1]
+        return of.as_strided((of.numel() // cols, cols, 1, 1), (of.stride(0), 1, cols, cols))
+
+    def read(a: Any) -> list[torch.Tensor]:
+        return [image(a.dy), image(a.x), image(a.weight), image(a.rstd[:, None])]
+
+    inputs = [graph.tensor_like(one) for one in read(like)]
+    names = dict(zip(("grad", "input", "scale", "inv_variance"), inputs, strict=True))
+    outputs = graph.rmsnorm_backward(name="backward", has_dbias=False, **names)[:2]
+    for output, tensor in zip(outputs, (like.x, like.weight), strict=True):
+        kind = cudnn.data_type.FLOAT
+        if tensor.dtype != torch.float32:
+            of_16_bits = cudnn.data_type.BFLOAT16, cudnn.data_type.HALF
+            kind = of_16_bits[tensor.dtype == torch.float16]
+        output.set_output(True).set_data_type(kind)
+    graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    workspace = torch.empty(graph.get_workspace_size(), device=like.x.device, dtype=torch.uint8)
+
+    def call(a: Any) -> Any:
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        every = (*read(a), image(a.dx), image(a.dweight))
+        arrays = dict(zip((*inputs, *outputs), every, strict=True))
+        graph.execute(arrays, workspace, handle=handle)
+        return a.dx, a.dweight
+
+    return call
+
+
 RMS_NORM_BACKWARD = {
     "torch": Peer("torch", _backward_torch),
     "compile": Peer("torch", _backward_compile),
     "liger": Peer("liger_kernel", _backward_liger, in_place=True),
     "quack": Peer("quack-kernels", _backward_quack),
+    "cudnn": Peer("nvidia-cudnn-frontend", _backward_cudnn),
 }
 
 
