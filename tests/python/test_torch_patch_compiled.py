@@ -122,7 +122,7 @@ def test_eager_calls_and_exports_run_our_operators(seed):
     assert all(any(one.startswith(op) for one in called) for op in ours), called
     norm = model.model.norm
     with torch.no_grad():
-        program = torch.export.export(norm, (torch.randn(2, 64),), strict=True)
+        program = torch.export.export(norm, (torch.randn(2, 64),))
     assert "membound.rms_norm" in str(program.graph)
 
 

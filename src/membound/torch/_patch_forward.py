@@ -9,7 +9,6 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from membound.torch._patch_trial import LeftAloneError
@@ -22,7 +21,7 @@ def left_to_compiler(*values: Any) -> bool:
     Inductor fuses plain ops with the ops around them (residual additions, writes to a cache), which
     an opaque operator prevents. In a decoding step that costs more than the operator saves.
     """
-    return dynamo_traces() and not torch.compiler.is_exporting() and not records(values)
+    return dynamo_traces() and not records(values)
 
 
 def global_of(cls: type[nn.Module], name: str) -> Any:
