@@ -127,8 +127,16 @@ def check_autograd(names: dict[str, Any]) -> None:
     assert all(x.grad is not None for x in names["model"].parameters())
 
 
+def check_sharded_loss(names: dict[str, Any]) -> None:
+    """Logits are all 0: each row's gradient of weight is x less what the others share."""
+    _, dweight = names["slopes"]
+    assert dweight.shape == (1024, 64)
+    assert abs(float(dweight[0, 0]) + (1 / 8 - 1 / 1024)) < 1e-6
+
+
 # A name that only this example has, and what must hold after it; the first that fits.
 CHECKS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
+    ("slopes", check_sharded_loss),
     ("ag", check_autograd),
     ("nd", check_ndarray),
     ("rotated", check_rope),

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(("program", "devices"), [("jax_devices.py", 4), ("jax_columns.py", 8)])
+@pytest.mark.parametrize(
+    ("program", "devices"), [("jax_devices.py", 4), ("jax_columns.py", 8), ("jax_vocabulary.py", 4)]
+)
 def test_devices(program, devices, seed):
     pytest.importorskip("jax")
     command = [sys.executable, "-W", "error", str(Path(__file__).with_name(program)), str(seed)]

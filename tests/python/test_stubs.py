@@ -153,6 +153,7 @@ def test_docstring_examples(op):
         ("jax._embedding_backward", 3),
         ("jax._softmax", 4),
         ("jax._cross_entropy", 6),
+        ("jax._linear_cross_entropy", 7),
         ("_rope_table", 5),
     ],
 )

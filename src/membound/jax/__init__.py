@@ -12,11 +12,12 @@ Under automatic sharding, row-sharded arrays are processed shard by shard, witho
 weights of several heads, arrays sharded along heads); sums over rows take one all-reduce. Sharded
 columns are not gathered either in norms, softmax and their gradients, which take one small
 all-reduce of each row's statistics (softmax forward: two), nor in ``relu2``, embedding and
-``gated_activation`` with separate gate and up, which take none. XLA silently gathers the rest:
-sharded columns of ``cross_entropy``, of ops with quantised results, of gate and up packed in one
-array, and of heads in ``rope`` and ``qk_norm_rope``; normalised axes other than the first, where
-there are several; rows of an embedding's table; axes that ``jax.vmap`` maps; and summed axes that
-the number of devices does not divide.
+``gated_activation`` with separate gate and up, which take none. Inside shard_map the vocabulary of
+``vocab_parallel_cross_entropy`` and ``linear_cross_entropy`` may be sharded. XLA silently gathers
+the rest: sharded columns of ``cross_entropy``, of ops with quantised results, of gate and up packed
+in one array, and of heads in ``rope`` and ``qk_norm_rope``; normalised axes other than the first,
+where there are several; rows of an embedding's table; axes that ``jax.vmap`` maps; and summed axes
+that the number of devices does not divide.
 """
 
 from membound import (
@@ -46,6 +47,10 @@ from membound.jax._layer_norm import (
     layer_norm,
     layer_norm_backward,
 )
+from membound.jax._linear_cross_entropy import (
+    linear_cross_entropy,
+    vocab_parallel_cross_entropy,
+)
 from membound.jax._qk_norm_rope import qk_norm_rope, qk_norm_rope_backward
 from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
 from membound.jax._rms_norm_gated import rms_norm_gated, rms_norm_gated_backward
@@ -73,6 +78,7 @@ __all__ = [
     "gemma_rms_norm",
     "layer_norm",
     "layer_norm_backward",
+    "linear_cross_entropy",
     "qk_norm_rope",
     "qk_norm_rope_backward",
     "relu2",
@@ -91,6 +97,7 @@ __all__ = [
     "silu_and_mul_quant",
     "softmax",
     "softmax_backward",
+    "vocab_parallel_cross_entropy",
 ]
 __all__ += _elementwise.__all__
 

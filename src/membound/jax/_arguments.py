@@ -19,7 +19,9 @@ from membound.jax._handlers import HANDLERS
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 _QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8")
-_OPTIONAL = ("weight", "bias", "scale", "dresidual_out", "mask", "up", "row_scale")
+_OPTIONAL = (
+    "weight", "bias", "scale", "dresidual_out", "mask", "up", "row_scale", "class_weight",
+)  # fmt: skip
 
 _array_types: set[type] = set()  # isinstance(x, jax.Array) runs Python code: 0.3 us
 

@@ -10,7 +10,7 @@ import jax
 from membound.jax import _arguments, _ffi, _sharding, _signatures
 
 
-def _resolved(options):
+def resolved(options):
     """The options, with a number for no softcap."""
     smoothing, z_loss = options.label_smoothing, options.z_loss
     for name, value, right, text in (
@@ -22,7 +22,7 @@ def _resolved(options):
     return options._replace(softcap=math.inf if options.softcap is None else options.softcap)
 
 
-@functools.partial(_signatures.cross_entropy, resolve=_resolved)
+@functools.partial(_signatures.cross_entropy, resolve=resolved)
 def cross_entropy(arrays, options):
     """The cross entropy of each row and its label; see :func:`membound.cross_entropy`.
 
@@ -44,7 +44,7 @@ def cross_entropy(arrays, options):
     return (loss, *also) if also else loss
 
 
-@functools.partial(_signatures.cross_entropy_backward, resolve=_resolved)
+@functools.partial(_signatures.cross_entropy_backward, resolve=resolved)
 def cross_entropy_backward(arrays, options):
     """The gradient of :func:`cross_entropy`; see :func:`membound.cross_entropy_backward`.
 
@@ -67,17 +67,18 @@ def cross_entropy_backward(arrays, options):
     return _ffi.validated(options.validate, _jitted_backward, *arguments)
 
 
-def _check(logits, labels, weight, options):
+def check(logits, labels, weight, options, of_classes="weight"):
+    """The shapes and dtypes of a call; of logits only these are looked at."""
     op = options.op
     _arguments.check_rows(op, logits, "logits")
     _arguments.check_finite(op, options.z_loss, "z_loss", logits.dtype)
     _arguments.check_limit(op, options.softcap, "softcap", logits.dtype)
     if weight is not None:
-        _arguments.check_floating(op, weight, "weight")
+        _arguments.check_floating(op, weight, of_classes)
         if weight.shape != logits.shape[-1:]:
             raise ValueError(
-                f"{op}: argument 'weight' must have shape {logits.shape[-1:]}, one for each "
-                f"column, got {weight.shape}"
+                f"{op}: argument '{of_classes}' must have shape {logits.shape[-1:]}, one for "
+                f"each column, got {weight.shape}"
             )
     if labels.dtype.name not in ("int32", "int64"):
         raise TypeError(f"{op}: argument 'labels' must be int32 or int64, got {labels.dtype.name}")
@@ -90,7 +91,7 @@ def _check(logits, labels, weight, options):
 @functools.partial(jax.jit, static_argnums=3)
 def _jitted_forward(logits, labels, weight, options):
     """The loss, lse, the z loss and the predictions."""
-    _check(logits, labels, weight, options)
+    check(logits, labels, weight, options)
     weight = None if weight is None else jax.lax.stop_gradient(weight)
     logits, labels = _sharding.vary_together(logits, labels)
     loss, lse, z_loss, predictions = _forward(logits, labels, weight, options)
@@ -98,12 +99,12 @@ def _jitted_forward(logits, labels, weight, options):
     if options.reduction != "none":
         loss, z_loss = loss.sum(), z_loss.sum()
     if options.reduction == "mean":
-        total = _label_weights(logits, labels, weight, options).sum()
+        total = label_weights(logits, labels, weight, options).sum()
         loss, z_loss = loss / total, z_loss / total
     return loss, lse, z_loss, predictions
 
 
-def _label_weights(logits, labels, weight, options):
+def label_weights(logits, labels, weight, options):
     """1 or the class's weight; 0 for an ignored label, NaN for one that is not a column."""
     kind = _ffi.statistics_dtype(logits)
     outside = (labels < 0) | (labels >= logits.shape[-1])
@@ -116,7 +117,7 @@ def _label_weights(logits, labels, weight, options):
 
 @functools.partial(jax.jit, static_argnums=5)
 def _jitted_backward(dloss, logits, labels, lse, weight, options):
-    _check(logits, labels, weight, options)
+    check(logits, labels, weight, options)
     kind, rows = _ffi.statistics_dtype(logits), logits.shape[:-1]
     of_loss = rows if options.reduction == "none" else ()
     _arguments.check_like(options.op, dloss, "dloss", kind, of_loss)
@@ -124,12 +125,12 @@ def _jitted_backward(dloss, logits, labels, lse, weight, options):
         options.op, lse, "lse", kind, (*rows, 2) if lse.ndim > len(rows) else rows
     )
     if options.reduction == "mean":
-        dloss = dloss / _label_weights(logits, labels, weight, options).sum()
+        dloss = dloss / label_weights(logits, labels, weight, options).sum()
     dloss = jax.numpy.broadcast_to(dloss, rows)
-    return _backward_call(dloss, logits, labels, lse, weight, options)
+    return backward_call(dloss, logits, labels, lse, weight, options)
 
 
-def _forward_call(logits, labels, weight, options):
+def forward_call(logits, labels, weight, options):
     def run(logits, labels, weight):
         rows = _ffi.rows_of(logits)
         results = {
@@ -147,7 +148,7 @@ def _forward_call(logits, labels, weight, options):
     return *found[:3], found[3] if options.return_predictions else None
 
 
-def _backward_call(dloss, logits, labels, lse, weight, options):
+def backward_call(dloss, logits, labels, lse, weight, options):
     def run(*operands):
         arrays = dict(zip(("dloss", "logits", "labels", "lse", "weight"), operands, strict=True))
         results = {"dlogits": _ffi.like(arrays["logits"])}
@@ -160,11 +161,11 @@ def _backward_call(dloss, logits, labels, lse, weight, options):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _forward(logits, labels, weight, options):
-    return _forward_call(logits, labels, weight, options)
+    return forward_call(logits, labels, weight, options)
 
 
 def _forward_saving(logits, labels, weight, options):
-    results = _forward_call(logits, labels, weight, options)
+    results = forward_call(logits, labels, weight, options)
     return results, (logits, labels, weight, results[1])
 
 
@@ -172,7 +173,7 @@ def _gradients(options, saved, gradients):
     logits, labels, weight, lse = saved
     dloss, dlse, *_ = gradients
     backward = _arguments.options_of_backward(options)
-    dlogits = _backward_call(dloss, logits, labels, lse, weight, backward)
+    dlogits = backward_call(dloss, logits, labels, lse, weight, backward)
     # The gradient of lse in two parts: through the largest logit, and through the rest.
     wide = _ffi.statistics_dtype(logits)
     capped = logits.astype(wide)
