@@ -19,9 +19,7 @@ from seeds import SEED
 
 import membound.ndarray as nd
 
-# Arrays compute on the CPU alone; what waits for their kernels on GPUs says so.
-without_kernels = pytest.mark.skip(reason="arrays have no kernels for GPUs")
-DEVICES = ["cpu", pytest.param("cuda", marks=(pytest.mark.gpu, without_kernels))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["bfloat16", "float16", "float32", "float64"]
 STANDARD = ["bool", *INTEGERS, "float32", "float64"]

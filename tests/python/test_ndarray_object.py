@@ -22,7 +22,6 @@ from ndarrays import (
     shapes,
     strided,
     values,
-    without_kernels,
 )
 
 import membound
@@ -111,7 +110,6 @@ def test_text_of_bfloat16():
 
 
 @pytest.mark.gpu
-@without_kernels
 def test_text_names_the_gpu():
     assert repr(nd.ones(2, device="cuda")) == "array([1., 1.], device='cuda:0')"
 

@@ -10,7 +10,7 @@ import pickle
 
 import numpy as np
 import pytest
-from ndarrays import DEVICES, FLOATS, INTEGERS, to_numpy, without_kernels
+from ndarrays import DEVICES, FLOATS, INTEGERS, to_numpy
 
 import membound.ndarray as nd
 
@@ -98,7 +98,6 @@ def test_a_generator_keeps_its_state():
 
 
 @pytest.mark.gpu
-@without_kernels
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_devices_draw_the_same(kind, dtype, seed):
@@ -110,7 +109,6 @@ def test_devices_draw_the_same(kind, dtype, seed):
 
 
 @pytest.mark.gpu
-@without_kernels
 def test_devices_draw_the_same_integers(seed):
     mine = [
         to_numpy(nd.Generator(seed).integers(-5, 1000, 4097, device=device))

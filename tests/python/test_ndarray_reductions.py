@@ -18,7 +18,6 @@ from ndarrays import (
     to_ndarray,
     to_numpy,
     values,
-    without_kernels,
 )
 
 import membound
@@ -170,7 +169,6 @@ def test_the_bits_of_sums_do_not_depend_on_threads(dtype, seed):
 
 
 @pytest.mark.gpu
-@without_kernels
 @pytest.mark.parametrize("name", ["sum", "mean", "var", "max", "prod"])
 def test_both_devices_agree(name, seed):
     array = np.random.default_rng(seed).standard_normal((129, 257)).astype(np.float32)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ndarrays import to_numpy
+from ndarrays import DEVICES, to_numpy
 
 import membound as mb
 import membound.ndarray as nd
@@ -23,7 +23,12 @@ CASES = [
     ((40, 33), 0, 1),
     ((2, 6, 300), -2, 2),
     ((4, 700), 1, 20),
+    ((700, 4), 0, 20),
+    ((3000, 3), 0, 3),
+    ((1, 5000), 1, 4),
 ]
+
+on_devices = pytest.mark.parametrize("device", DEVICES)
 
 
 def padded(x: np.ndarray, axis: int, radius: int, boundary: str) -> np.ndarray:
@@ -59,14 +64,15 @@ def drawn(
     return x, weights, rng.standard_normal(reference(x, weights, axis, boundary).shape)
 
 
+@on_devices
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize(("shape", "axis", "radius"), CASES)
 def test_results_and_gradients(
-    shape: tuple[int, ...], axis: int, radius: int, boundary: str
+    shape: tuple[int, ...], axis: int, radius: int, boundary: str, device: str
 ) -> None:
     x, weights, dy = drawn(shape, axis, radius, boundary)
     for dtype, tolerance in TOLERANCES.items():
-        arrays = [nd.astype(nd.asarray(values), dtype) for values in (dy, x, weights)]
+        arrays = [nd.astype(nd.asarray(v, device=device), dtype) for v in (dy, x, weights)]
         y = nd.stencil_1d(*arrays[1:], axis=axis, boundary=boundary)
         found = [y, *nd.stencil_1d_backward(*arrays, axis=axis, boundary=boundary)]
         rounded = [to_numpy(nd.astype(array, nd.float64)) for array in arrays]
@@ -80,28 +86,59 @@ def test_results_and_gradients(
             )  # fmt: skip
 
 
+@on_devices
 @pytest.mark.parametrize("boundary", ["nearest", "reflect", "wrap"])
-def test_a_radius_of_several_lengths(boundary: str) -> None:
+def test_a_radius_of_several_lengths(boundary: str, device: str) -> None:
     x, weights, dy = drawn((2, 3), 1, 8, boundary)
-    args = [nd.asarray(values) for values in (dy, x, weights)]
+    args = [nd.asarray(values, device=device) for values in (dy, x, weights)]
     np.testing.assert_allclose(
-        np.asarray(nd.stencil_1d(*args[1:], boundary=boundary)), reference(x, weights, 1, boundary)
+        to_numpy(nd.stencil_1d(*args[1:], boundary=boundary)), reference(x, weights, 1, boundary)
     )
     for own, wanted in zip(
         nd.stencil_1d_backward(*args, boundary=boundary),
         reference_gradients(dy, x, weights, 1, boundary),
         strict=True,
     ):
-        np.testing.assert_allclose(np.asarray(own), wanted)
+        np.testing.assert_allclose(to_numpy(own), wanted)
 
 
-def test_operands_of_any_strides_and_dtypes() -> None:
+@on_devices
+def test_operands_of_any_strides_and_dtypes(device: str) -> None:
     x, weights, _ = drawn((30, 40), 0, 1, "wrap")
-    strided = nd.asarray(x.T.copy())[::-1, ::2].mT  # x's columns backwards, every other row
-    y = nd.stencil_1d(strided, nd.asarray(weights, dtype=nd.float32)[::-1], axis=0, boundary="wrap")
-    single = weights.astype("float32").astype("float64")[::-1]
+    # x's columns backwards, every other row.
+    strided = nd.asarray(x.T.copy(), device=device)[::-1, ::2].mT
+    single = nd.asarray(weights, dtype=nd.float32, device=device)
+    y = nd.stencil_1d(strided, single[::-1], axis=0, boundary="wrap")
+    reversed_weights = weights.astype("float32").astype("float64")[::-1]
     assert y.dtype == nd.float64
-    np.testing.assert_allclose(np.asarray(y), reference(x[::2, ::-1], single, 0, "wrap"))
+    np.testing.assert_allclose(to_numpy(y), reference(x[::2, ::-1], reversed_weights, 0, "wrap"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize(("shape", "axis", "radius"), [*CASES, ((70, 4001), 1, 9)])
+def test_a_gpu_has_the_bits_of_the_cpu(
+    shape: tuple[int, ...], axis: int, radius: int, boundary: str
+) -> None:
+    x, weights, dy = (own.astype("float32") for own in drawn(shape, axis, radius, boundary))
+    found = []
+    for device in ("cpu", "cuda"):
+        args = [nd.asarray(values, device=device) for values in (dy, x, weights)]
+        y = nd.stencil_1d(*args[1:], axis=axis, boundary=boundary)
+        dx, _ = nd.stencil_1d_backward(*args, axis=axis, boundary=boundary)
+        found.append([to_numpy(y), to_numpy(dx)])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.gpu
+def test_sums_of_weights_have_the_same_bits_in_every_run() -> None:
+    rng = np.random.default_rng(9)
+    x, dy = (nd.asarray(rng.standard_normal((50, 40001)).astype("f4"), device="cuda") for _ in "xy")
+    weights = nd.asarray(rng.standard_normal(21).astype("f4"), device="cuda")
+    found = {to_numpy(nd.stencil_1d_backward(dy, x, weights, boundary="wrap")[1]).tobytes()
+             for _ in range(5)}  # fmt: skip
+    assert len(found) == 1
 
 
 def test_bits_do_not_depend_on_threads() -> None:
@@ -120,17 +157,18 @@ def test_bits_do_not_depend_on_threads() -> None:
     assert len(found) == 1
 
 
+@on_devices
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_empty_arrays(boundary: str) -> None:
-    weights = nd.ones((3,), dtype=nd.float32)
+def test_empty_arrays(boundary: str, device: str) -> None:
+    weights = nd.ones((3,), dtype=nd.float32, device=device)
     shape = (2, 2) if boundary == "valid" else (2, 0)
-    x = nd.ones(shape, dtype=nd.float32)
+    x = nd.ones(shape, dtype=nd.float32, device=device)
     y = nd.stencil_1d(x, weights, boundary=boundary)
     assert y.shape == (2, 0)
     dx, dweights = nd.stencil_1d_backward(y, x, weights, boundary=boundary)
     assert dx.shape == shape
-    assert not np.asarray(dx).any()
-    assert np.asarray(dweights).tolist() == [0, 0, 0]
+    assert not to_numpy(dx).any()
+    assert to_numpy(dweights).tolist() == [0, 0, 0]
 
 
 def ones(*shape: int, dtype: str = "float32") -> nd.NDArray:

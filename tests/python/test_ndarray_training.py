@@ -7,7 +7,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from ndarrays import to_numpy
+from ndarrays import DEVICES, to_numpy
 
 import membound as mb
 import membound.ndarray as nd
@@ -17,9 +17,11 @@ torch = pytest.importorskip("torch")
 OPTIONS = {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.1}
 SHAPES = [(), (0,), (7,), (33, 65), (3, 4, 2049)]
 
+on_devices = pytest.mark.parametrize("device", DEVICES)
 
-def zeros(arrays: list[np.ndarray], dtype: str) -> list[nd.NDArray]:
-    return [nd.zeros(x.shape, dtype=dtype) for x in arrays]
+
+def zeros(arrays: list[np.ndarray], dtype: str, device: str = "cpu") -> list[nd.NDArray]:
+    return [nd.zeros(x.shape, dtype=dtype, device=device) for x in arrays]
 
 
 def drawn(seed: int, shapes: list[tuple[int, ...]], dtype: str = "float64") -> list[np.ndarray]:
@@ -40,27 +42,30 @@ def torch_steps(params: list[np.ndarray], grads: list[list[np.ndarray]]) -> list
     return [p.detach().numpy() for p in of_torch]
 
 
+@on_devices
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-14), ("float32", 2e-6)])
-def test_steps_are_those_of_torch(dtype: str, tolerance: float) -> None:
+def test_steps_are_those_of_torch(dtype: str, tolerance: float, device: str) -> None:
     values = drawn(1, SHAPES, dtype)
     grads = [drawn(2 + step, SHAPES, dtype) for step in range(4)]
-    params = [nd.asarray(p, copy=True) for p in values]
-    means, squares = zeros(values, dtype), zeros(values, dtype)
+    params = [nd.asarray(p, copy=True, device=device) for p in values]
+    means, squares = zeros(values, dtype, device), zeros(values, dtype, device)
     for step, own in enumerate(grads, 1):
-        nd.adamw(params, [nd.asarray(g) for g in own], means, squares, step=step, **OPTIONS)
+        of_device = [nd.asarray(g, device=device) for g in own]
+        nd.adamw(params, of_device, means, squares, step=step, **OPTIONS)
     for p, expected in zip(params, torch_steps(values, grads), strict=True):
-        np.testing.assert_allclose(np.asarray(p), expected, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(to_numpy(p), expected, rtol=tolerance, atol=tolerance)
 
 
+@on_devices
 @pytest.mark.parametrize("grad_dtype", ["same", "float32"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_parameter_of_16_bits_is_rounded_once(dtype: str, grad_dtype: str) -> None:
+def test_a_parameter_of_16_bits_is_rounded_once(dtype: str, grad_dtype: str, device: str) -> None:
     np_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     values, grads = (x.astype(np_dtype) for x in drawn(3, [(40, 50), (40, 50)], "float32"))
-    param = nd.astype(nd.asarray(values.astype("float32")), dtype)
-    grad = nd.asarray(grads.astype("float32"))
+    param = nd.astype(nd.asarray(values.astype("float32"), device=device), dtype)
+    grad = nd.asarray(grads.astype("float32"), device=device)
     wide = nd.astype(param, nd.float32)
-    state = [zeros([values], "float32") for _ in range(4)]
+    state = [zeros([values], "float32", device) for _ in range(4)]
     nd.adamw([wide], [grad], *state[:2], step=1, **OPTIONS)
     own = nd.astype(grad, dtype) if grad_dtype == "same" else grad
     nd.adamw([param], [own], *state[2:], step=1, **OPTIONS)
@@ -69,20 +74,49 @@ def test_a_parameter_of_16_bits_is_rounded_once(dtype: str, grad_dtype: str) -> 
         np.testing.assert_array_equal(to_numpy(narrow_state[0]), to_numpy(wide_state[0]))
 
 
-def test_strided_arrays_of_one_buffer_have_the_same_bits() -> None:
+@on_devices
+def test_strided_arrays_of_one_buffer_have_the_same_bits(device: str) -> None:
     values, grads = drawn(4, [(70, 90), (70, 90)], "float32")
     plain = nd.asarray(values, copy=True)
     nd.adamw([plain], [nd.asarray(grads)], *[zeros([values], "float32") for _ in range(2)],
              step=3, **OPTIONS)  # fmt: skip
     # Columns of one buffer, every other one; transposed; backwards.
-    buffer = nd.zeros((70, 360), dtype=nd.float32)
+    buffer = nd.zeros((70, 360), dtype=nd.float32, device=device)
     param, mean = buffer[:, :180:2], buffer[:, 1:181:2]
-    square = nd.zeros((90, 70), dtype=nd.float32).mT
-    param[...] = nd.asarray(values)
-    grad = nd.flip(nd.asarray(grads[::-1, ::-1].copy()))
+    square = nd.zeros((90, 70), dtype=nd.float32, device=device).mT
+    param[...] = nd.asarray(values, device=device)
+    grad = nd.flip(nd.asarray(grads[::-1, ::-1].copy(), device=device))
     nd.adamw([param], [grad], [mean], [square], step=3, **OPTIONS)
     np.testing.assert_array_equal(to_numpy(param), to_numpy(plain))
-    assert not np.asarray(buffer[:, 181:]).any()
+    assert not to_numpy(buffer[:, 181:]).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_a_gpu_has_the_bits_of_the_cpu(dtype: str) -> None:
+    # More parameters than one launch takes, among them unaligned ones.
+    shapes = [(at % 50 * 37 + 1,) for at in range(700)] + [(300, 1001)]
+    values = drawn(6, shapes, "float32")
+    state_dtype = "float64" if dtype == "float64" else "float32"
+    found = []
+    for device in ("cpu", "cuda"):
+        buffers = [nd.asarray(np.append(p, p[-1:], axis=0), device=device) for p in values]
+        params = [nd.astype(p, dtype)[at % 2 :][: len(value)]
+                  for at, (p, value) in enumerate(zip(buffers, values, strict=True))]  # fmt: skip
+        state = [zeros(values, state_dtype, device) for _ in range(2)]
+        for step in (1, 2):
+            nd.adamw(params, [p * 0.5 for p in params], *state, step=step, **OPTIONS)
+        found.append([to_numpy(x) for x in (*params, *state[0], *state[1])])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.gpu
+def test_arrays_of_two_devices_raise() -> None:
+    arrays = [[one()] for _ in range(4)]
+    arrays[1] = [nd.ones((3,), dtype=nd.float32, device="cuda")]
+    with pytest.raises(ValueError, match=r"^adamw: argument 'grads' must be on cpu"):
+        nd.adamw(*arrays, step=1, **OPTIONS)
 
 
 def test_bits_do_not_depend_on_threads() -> None:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/array/scalar_math.hpp"
+#include "core/host_device.hpp"
 
 namespace membound {
 
@@ -30,9 +31,11 @@ struct AdamWStep {
         correction(A(of.correction)),
         eps(A(of.eps)) {}
 
-  A exp_avg(A before, A grad) const { return beta1 * before + rest1 * grad; }
-  A exp_avg_sq(A before, A grad) const { return beta2 * before + rest2 * grad * grad; }
-  A param(A before, A exp_avg, A exp_avg_sq) const {
+  MEMBOUND_HOST_DEVICE A exp_avg(A before, A grad) const { return beta1 * before + rest1 * grad; }
+  MEMBOUND_HOST_DEVICE A exp_avg_sq(A before, A grad) const {
+    return beta2 * before + rest2 * grad * grad;
+  }
+  MEMBOUND_HOST_DEVICE A param(A before, A exp_avg, A exp_avg_sq) const {
     return decay * before - step_size * (exp_avg / (scalar::sqrt(exp_avg_sq) / correction + eps));
   }
 };

@@ -3,12 +3,17 @@
 // Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.cpp only.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <mutex>
 #include <optional>
 
+#include "core/check.hpp"
 #include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
+#include "cuda/launch/launch.hpp"
 #include "membound/cuda_check.hpp"
+#include "ops/array/problems.hpp"
 
 namespace membound {
 
@@ -91,14 +96,41 @@ Device current_cuda_device() {
 namespace cuda {
 
 namespace {
+
 cudaStream_t native(StreamView stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+// A pool of our own for each GPU, which keeps what is freed: the default one gives it back to the
+// driver whenever somebody waits, and the next allocation maps it again. The driver takes it from
+// the pool if another allocation would fail. Never destroyed: buffers may outlive static objects.
+cudaMemPool_t pool_of(std::int32_t device) {
+  static std::atomic<cudaMemPool_t> pools[kMaxDevices];
+  MEMBOUND_CHECK(device < kMaxDevices, InvalidArgument, "DeviceBuffer",
+                 "device index must be below ", kMaxDevices, ", got ", device);
+  cudaMemPool_t pool = pools[device].load(std::memory_order_acquire);
+  if (pool != nullptr) return pool;
+  static std::mutex lock;
+  const std::lock_guard<std::mutex> locked(lock);
+  pool = pools[device].load(std::memory_order_acquire);
+  if (pool != nullptr) return pool;
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  MEMBOUND_CUDA_CHECK(cudaMemPoolCreate(&pool, &properties));
+  std::uint64_t kept = UINT64_MAX;
+  MEMBOUND_CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept));
+  pools[device].store(pool, std::memory_order_release);
+  return pool;
+}
+
 }  // namespace
 
 void* allocate(std::size_t bytes, Device device, StreamView stream) {
   DeviceGuard guard(device, "DeviceBuffer");
   void* data = nullptr;
   if (device.is_cuda()) {
-    MEMBOUND_CUDA_CHECK(cudaMallocAsync(&data, bytes, native(stream)));
+    MEMBOUND_CUDA_CHECK(
+        cudaMallocFromPoolAsync(&data, bytes, pool_of(device.index), native(stream)));
   } else {
     MEMBOUND_CUDA_CHECK(cudaMallocHost(&data, bytes));
   }
@@ -131,6 +163,20 @@ void* create_stream(Device device) {
 
 void destroy_stream(void* handle, Device) noexcept {
   if (cudaStreamDestroy(static_cast<cudaStream_t>(handle)) != cudaSuccess) cudaGetLastError();
+}
+
+// One event per device: a wait takes what was recorded last, so both happen under a lock.
+void order_streams(StreamView first, StreamView then, Device device) {
+  if (first.handle() == then.handle()) return;
+  static std::mutex lock;
+  static cudaEvent_t events[kMaxDevices];
+  const DeviceGuard guard(device, "order_streams");
+  const std::lock_guard<std::mutex> locked(lock);
+  cudaEvent_t& event = events[device.index];
+  if (event == nullptr)
+    MEMBOUND_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  MEMBOUND_CUDA_CHECK(cudaEventRecord(event, native(first)));
+  MEMBOUND_CUDA_CHECK(cudaStreamWaitEvent(native(then), event, 0));
 }
 
 void synchronize(StreamView stream) {

@@ -9,6 +9,7 @@
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
 #include "core/layout.hpp"
+#include "core/route.hpp"
 #include "core/validate.hpp"
 #include "ops/array/operands.hpp"
 
@@ -41,14 +42,14 @@ void check_array(const NDArray& array, const char* argument, const NDArray& para
                  dtype_name(array.dtype()));
 }
 
-void check_parameter(const AdamWParameter& of) {
+void check_parameter(const AdamWParameter& of, Device device) {
   const DType dtype = of.param.dtype(), state = accumulate_dtype(dtype);
   MEMBOUND_CHECK(is_floating(dtype), TypeMismatch, kOp,
                  "argument 'params' must be floats of 16 to 64 bits, got ", dtype_name(dtype));
-  for (const NDArray* array : {&of.param, &of.grad, &of.exp_avg, &of.exp_avg_sq}) {
-    MEMBOUND_CHECK(!array->device().is_cuda(), InvalidArgument, kOp,
-                   "all arrays must be on the CPU, got one on ", device_name(array->device()));
-  }
+  check_same_device(of.param, device, kOp, "params");
+  check_same_device(of.grad, device, kOp, "grads");
+  check_same_device(of.exp_avg, device, kOp, "exp_avgs");
+  check_same_device(of.exp_avg_sq, device, kOp, "exp_avg_sqs");
   check_array(of.grad, "grads", of.param,
               of.grad.dtype() == DType::kFloat32 ? DType::kFloat32 : dtype);
   check_array(of.exp_avg, "exp_avgs", of.param, state);
@@ -111,18 +112,26 @@ ArrayAdamW problem_of(const AdamWParameter& of) {
 
 void adamw(const std::vector<AdamWParameter>& parameters, const AdamWOptions& options) {
   check_options(options);
-  for (const AdamWParameter& of : parameters) check_parameter(of);
+  if (parameters.empty()) return;
+  const Device device = parameters.front().param.device();
+  for (const AdamWParameter& of : parameters) check_parameter(of, device);
   check_disjoint(parameters);
   std::vector<ArrayAdamW> problems;
   problems.reserve(parameters.size());
   for (const AdamWParameter& of : parameters) {
     if (of.param.size() > 0) problems.push_back(problem_of(of));
   }
+  const auto count = static_cast<std::int64_t>(problems.size());
   const auto step = static_cast<double>(options.step);
-  cpu::array_adamw(problems.data(), static_cast<std::int64_t>(problems.size()),
-                   {1 - options.lr * options.weight_decay, options.beta1, options.beta2,
-                    options.lr / (1 - std::pow(options.beta1, step)),
-                    std::sqrt(1 - std::pow(options.beta2, step)), options.eps});
+  const AdamWFactors factors{1 - options.lr * options.weight_decay,
+                             options.beta1,
+                             options.beta2,
+                             options.lr / (1 - std::pow(options.beta1, step)),
+                             std::sqrt(1 - std::pow(options.beta2, step)),
+                             options.eps};
+  route(
+      device, kOp, [&] { cpu::array_adamw(problems.data(), count, factors); },
+      [&] { cuda::array_adamw(problems.data(), count, factors, array_stream(device)); });
 }
 
 }  // namespace membound::array

@@ -4,12 +4,13 @@
 
 #include <cmath>
 
+#include "core/array/buffer.hpp"
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
 #include "core/layout.hpp"
+#include "core/route.hpp"
 #include "membound/device_buffer.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound {
 
@@ -17,9 +18,17 @@ namespace {
 
 void run(ArrayCopy& problem, Device device, const char* op) {
   collapse(problem.dims, {&problem.result, &problem.source});
-  route_array(
+  route(
       device, op, [&] { cpu::array_copy(problem); },
       [&] { cuda::array_copy(problem, array_stream(device)); });
+}
+
+// What is queued on a GPU's stream from now on starts after what is on another's.
+void order_gpus([[maybe_unused]] Device first, [[maybe_unused]] Device then) {
+#if MEMBOUND_WITH_CUDA
+  if (first.is_cuda() && then.is_cuda())
+    cuda::order_streams(array_stream(first), array_stream(then), first);
+#endif
 }
 
 // The bytes of a contiguous array on another device.
@@ -28,9 +37,14 @@ NDArray moved(const NDArray& source, Device device) {
   NDArray result = NDArray::empty(source.shape(), source.dtype(), device);
   const Device gpu = device.is_cuda() ? device : source.device();
   const StreamView stream = array_stream(gpu);
+  order_gpus(source.device(), device);
   copy_bytes(result.data(), device, from.data(), source.device(),
              static_cast<std::size_t>(from.bytes()), stream);
-  if (!device.is_cuda()) stream.synchronize();
+  order_gpus(device, source.device());
+  // Memory of others may be pinned, and is read after the call then.
+  const bool is_read_later =
+      !source.device().is_cuda() && from.buffer() != nullptr && from.buffer()->owner != nullptr;
+  if (!device.is_cuda() || is_read_later) stream.synchronize();
   return result;
 }
 

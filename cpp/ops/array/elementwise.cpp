@@ -10,9 +10,9 @@
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
 #include "core/layout.hpp"
+#include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -247,7 +247,7 @@ void run_kernel(const Call& call, NDArray& result, const Operand* operands, bool
       collapse(problem.dims,
                {&problem.result, &problem.operands[0], &problem.operands[1], &problem.operands[2]});
   }
-  route_array(
+  route(
       call.device, call.signature.name, [&] { cpu::array_elementwise(problem); },
       [&] { cuda::array_elementwise(problem, array_stream(call.device)); });
 }

@@ -6,9 +6,9 @@
 
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
+#include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -39,7 +39,7 @@ NDArray offsets_of(const std::vector<NDArray>& indices, const Dims& shape, const
     problem.strides[i] = x.strides()[axis];
   }
   BadIndex bad;
-  route_array(
+  route(
       x.device(), op, [&] { bad = cpu::array_index_offsets(problem); },
       [&] { bad = cuda::array_index_offsets(problem, array_stream(x.device())); });
   MEMBOUND_CHECK(bad.element < 0, OutOfRange, op, "index ", bad.index, " is out of range for axis ",
@@ -52,7 +52,7 @@ void move_elements(ArrayGather& problem, Device device, const char* op) {
   std::copy_n(problem.offset_strides, problem.dims.rank, offsets.strides);
   merge(problem.dims, {&problem.indexed, &problem.other, &offsets});
   std::copy_n(offsets.strides, problem.dims.rank, problem.offset_strides);
-  route_array(
+  route(
       device, op, [&] { cpu::array_gather(problem); },
       [&] { cuda::array_gather(problem, array_stream(device)); });
 }
@@ -176,7 +176,7 @@ std::vector<NDArray> nonzero(const NDArray& x) {
   problem.dims = dims_of(x.shape());
   problem.count = 0;
   if (x.size() > 0) {
-    route_array(
+    route(
         x.device(), kOp, [&] { problem.count = cpu::array_count_true(problem.mask, x.size()); },
         [&] {
           problem.count = cuda::array_count_true(problem.mask, x.size(), array_stream(x.device()));
@@ -188,7 +188,7 @@ std::vector<NDArray> nonzero(const NDArray& x) {
     problem.indices[axis] = places.back().as<std::int64_t>();
   }
   if (problem.count == 0) return places;
-  route_array(
+  route(
       x.device(), kOp, [&] { cpu::array_nonzero(problem); },
       [&] { cuda::array_nonzero(problem, array_stream(x.device())); });
   return places;

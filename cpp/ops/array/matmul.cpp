@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
+#include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "membound/array/elementwise.hpp"
 #include "membound/array/linear_algebra.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -69,7 +69,7 @@ NDArray matmul(const NDArray& x1, const NDArray& x2) {
     set_matrix(a, batch, problem.a, problem.a_strides);
     set_matrix(b, batch, problem.b, problem.b_strides);
     merge(problem.batch, {&problem.result, &problem.a, &problem.b});
-    route_array(
+    route(
         a.device(), kOp, [&] { cpu::array_matmul(problem); },
         [&] { cuda::array_matmul(problem, array_stream(a.device())); });
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/array/adamw.hpp"
+#include "core/host_device.hpp"
 #include "membound/array/elementwise_ops.hpp"
 #include "membound/array/stencil.hpp"
 #include "membound/stream.hpp"
@@ -183,7 +184,8 @@ struct ArrayRandom {
 
 // Where along an axis a stencil reads: -1 where it reads 0. length is at least 1.
 namespace array {
-inline std::int64_t boundary_index(Boundary boundary, std::int64_t at, std::int64_t length) {
+MEMBOUND_HOST_DEVICE inline std::int64_t boundary_index(Boundary boundary, std::int64_t at,
+                                                        std::int64_t length) {
   if (at >= 0 && at < length) return at;
   const auto modulo = [](std::int64_t value, std::int64_t period) {
     return (value % period + period) % period;
@@ -249,8 +251,13 @@ std::int64_t array_count_true(const bool* mask, std::int64_t count, StreamView s
 void array_nonzero(const ArrayNonzero& problem, StreamView stream);
 void array_matmul(const ArrayMatmul& problem, StreamView stream);
 void array_random(const ArrayRandom& problem, StreamView stream);
+void array_stencil(const ArrayStencil& problem, StreamView stream);
+std::int64_t array_stencil_blocks(const ArrayStencil& problem);
+void array_stencil_dots(const ArrayStencil& problem, void* sums, StreamView stream);
+void array_adamw(const ArrayAdamW* parameters, std::int64_t count, const AdamWFactors& factors,
+                 StreamView stream);
 // What is queued on `then` from now on starts after what is on `first` now.
-void order_streams(StreamView first, StreamView then, Device device);
+MEMBOUND_API void order_streams(StreamView first, StreamView then, Device device);
 }  // namespace cuda
 
 }  // namespace membound

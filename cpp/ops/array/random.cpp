@@ -6,8 +6,8 @@
 
 #include "core/array/philox.hpp"
 #include "core/check.hpp"
+#include "core/route.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -22,7 +22,7 @@ NDArray filled(ArrayRandom& problem, RandomState state, NDArray::Dims shape, DTy
   problem.dtype = dtype;
   problem.count = result.size();
   if (problem.count == 0) return result;
-  route_array(
+  route(
       device, op, [&] { cpu::array_random(problem); },
       [&] { cuda::array_random(problem, array_stream(device)); });
   return result;

@@ -7,9 +7,9 @@
 
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
+#include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -94,7 +94,7 @@ void reduce_into(const NDArray& result, const NDArray& x, const Axes& axes, Redu
   } else {
     collapse(problem.kept, {&problem.source, &problem.result});
   }
-  route_array(
+  route(
       x.device(), name, [&] { cpu::array_reduce(problem); },
       [&] { cuda::array_reduce(problem, array_stream(x.device())); });
 }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/array/geometry.hpp"
+#include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "membound/array/reduction.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -54,7 +54,7 @@ NDArray scan(ScanOp op, const NDArray& given, int axis, std::optional<DType> wan
   problem.result = operand(result, problem.result_stride);
   problem.source = operand(x, problem.source_stride);
   collapse(problem.rows, {&problem.result, &problem.source});
-  route_array(
+  route(
       x.device(), name, [&] { cpu::array_scan(problem); },
       [&] { cuda::array_scan(problem, array_stream(x.device())); });
   return result;

@@ -3,9 +3,9 @@
 #include "membound/array/sorting.hpp"
 
 #include "core/array/geometry.hpp"
+#include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "ops/array/operands.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::array {
 
@@ -22,7 +22,7 @@ void run(const NDArray& rows, std::int64_t* indices, bool descending, const char
   const std::int64_t length = rows.shape().back();
   const ArraySort problem{rows.data(),          indices, rows.dtype(),
                           rows.size() / length, length,  descending};
-  route_array(
+  route(
       rows.device(), op, [&] { cpu::array_sort(problem); },
       [&] { cuda::array_sort(problem, array_stream(rows.device())); });
 }

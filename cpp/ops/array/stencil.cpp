@@ -4,6 +4,7 @@
 
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
+#include "core/route.hpp"
 #include "core/validate.hpp"
 #include "membound/array/copy.hpp"
 #include "membound/array/elementwise.hpp"
@@ -35,17 +36,16 @@ struct Stencil {
   }
 };
 
-void check_floats(const NDArray& array, const char* op, const char* argument) {
+void check_floats(const NDArray& array, Device device, const char* op, const char* argument) {
   MEMBOUND_CHECK(is_floating(array.dtype()), TypeMismatch, op, "argument '", argument,
                  "' must be floats of 16 to 64 bits, got ", dtype_name(array.dtype()));
-  MEMBOUND_CHECK(!array.device().is_cuda(), InvalidArgument, op, "argument '", argument,
-                 "' must be on the CPU, got ", device_name(array.device()));
+  check_same_device(array, device, op, argument);
 }
 
 Stencil checked(const NDArray& x, const NDArray& weights, const StencilOptions& options,
                 const char* op) {
-  check_floats(x, op, "x");
-  check_floats(weights, op, "weights");
+  check_floats(x, x.device(), op, "x");
+  check_floats(weights, x.device(), op, "weights");
   MEMBOUND_CHECK(weights.rank() == 1 && weights.size() % 2 == 1, InvalidArgument, op,
                  "argument 'weights' must have one axis of odd length, got shape ",
                  geometry::shape_text(weights.shape()));
@@ -84,46 +84,47 @@ ArrayStencil problem_of(const Stencil& stencil, std::int64_t result_length) {
   return problem;
 }
 
-NDArray apply(const Stencil& stencil) {
-  const std::int64_t length = stencil.result_length();
-  const NDArray result = NDArray::empty(stencil.shape_with(length), stencil.x.dtype());
-  ArrayStencil problem = problem_of(stencil, length);
+// The stencil's results from `origin` on.
+NDArray apply(const Stencil& stencil, std::int64_t result_length, std::int64_t origin) {
+  const Device device = stencil.x.device();
+  NDArray result = NDArray::empty(stencil.shape_with(result_length), stencil.x.dtype(), device);
+  if (result.size() == 0) return result;
+  if (stencil.x.size() == 0) {
+    fill(result, 0);
+    return result;
+  }
+  ArrayStencil problem = problem_of(stencil, result_length);
+  problem.origin = origin;
   problem.result = result.data();
-  if (result.size() > 0) cpu::array_stencil(problem);
+  route(
+      device, stencil.op, [&] { cpu::array_stencil(problem); },
+      [&] { cuda::array_stencil(problem, array_stream(device)); });
   return result;
 }
 
-// The gradient of x before what was read beyond the ends is added to where it came from: the
-// stencil of dy with reversed weights, for every place that a weight can meet.
-NDArray spread(const Stencil& stencil, const NDArray& dy) {
+// The gradient of x at `beyond` more places than there are on either side, which were read from
+// somewhere else: the stencil of dy with reversed weights, for every place that a weight can meet.
+NDArray spread(const Stencil& stencil, const NDArray& dy, std::int64_t beyond) {
   Stencil reversed = stencil;
   reversed.boundary = Boundary::kZero;
   reversed.x = dy;
   reversed.weights = stencil.weights.flip().copy();
-  const std::int64_t length = stencil.result_length() + 2 * stencil.radius();
-  const NDArray result = NDArray::empty(stencil.shape_with(length), dy.dtype());
-  ArrayStencil problem = problem_of(reversed, length);
-  problem.origin = -2 * stencil.radius();
-  problem.result = result.data();
-  if (dy.size() > 0) {
-    cpu::array_stencil(problem);
-  } else if (result.size() > 0) {
-    NDArray zeros = result;
-    fill(zeros, 0);
-  }
-  return result;
+  const bool is_valid = stencil.boundary == Boundary::kValid;
+  const std::int64_t first = is_valid ? -2 * stencil.radius() : -stencil.radius();
+  return apply(reversed, stencil.length() + 2 * beyond, first - beyond);
 }
 
 NDArray x_gradient(const Stencil& stencil, const NDArray& dy) {
-  const NDArray all = spread(stencil, dy);
-  if (stencil.boundary == Boundary::kValid) return all;
   const std::int64_t radius = stencil.radius(), length = stencil.length();
+  const bool reads_beyond =
+      stencil.boundary != Boundary::kValid && stencil.boundary != Boundary::kZero && length > 0;
+  if (!reads_beyond) return spread(stencil, dy, 0);
+  const NDArray all = spread(stencil, dy, radius);
   const int axis = static_cast<int>(stencil.axis);
   const auto slice = [&](const NDArray& of, std::int64_t first, std::int64_t last) {
     return of.slice(axis, {first, last, 1});
   };
   const NDArray dx = slice(all, radius, radius + length).copy();
-  if (stencil.boundary == Boundary::kZero || length == 0) return dx;
   const auto add = [&](std::int64_t place) {
     const std::int64_t source = boundary_index(stencil.boundary, place, length);
     NDArray to = slice(dx, source, source + 1);
@@ -138,10 +139,19 @@ NDArray x_gradient(const Stencil& stencil, const NDArray& dy) {
 
 NDArray weights_gradient(const Stencil& stencil, const NDArray& dy) {
   ArrayStencil problem = problem_of(stencil, stencil.result_length());
-  const std::int64_t blocks = dy.size() > 0 ? cpu::array_stencil_blocks(problem) : 0;
-  const NDArray sums = NDArray::empty({stencil.taps(), blocks}, dy.dtype());
+  const Device device = stencil.x.device();
+  std::int64_t blocks = 0;
+  const auto count = [&](auto of) { blocks = dy.size() > 0 ? of(problem) : 0; };
+  route(
+      device, stencil.op, [&] { count(cpu::array_stencil_blocks); },
+      [&] { count(cuda::array_stencil_blocks); });
+  const NDArray sums = NDArray::empty({stencil.taps(), blocks}, dy.dtype(), device);
   problem.result = dy.data();
-  if (blocks > 0) cpu::array_stencil_dots(problem, sums.data());
+  if (blocks > 0) {
+    route(
+        device, stencil.op, [&] { cpu::array_stencil_dots(problem, sums.data()); },
+        [&] { cuda::array_stencil_dots(problem, sums.data(), array_stream(device)); });
+  }
   return sum(sums, {NDArray::Dims{1}});
 }
 
@@ -149,14 +159,16 @@ NDArray weights_gradient(const Stencil& stencil, const NDArray& dy) {
 
 NDArray stencil_1d(const NDArray& x, const NDArray& weights, const StencilOptions& options) {
   const Stencil stencil = checked(x, weights, options, "stencil_1d");
-  return apply(stencil).astype(stencil.x_dtype);
+  const bool is_valid = options.boundary == Boundary::kValid;
+  return apply(stencil, stencil.result_length(), is_valid ? 0 : -stencil.radius())
+      .astype(stencil.x_dtype);
 }
 
 StencilGradients stencil_1d_backward(const NDArray& dy, const NDArray& x, const NDArray& weights,
                                      const StencilOptions& options) {
   constexpr const char* kOp = "stencil_1d_backward";
   const Stencil stencil = checked(x, weights, options, kOp);
-  check_floats(dy, kOp, "dy");
+  check_floats(dy, x.device(), kOp, "dy");
   const NDArray::Dims shape = stencil.shape_with(stencil.result_length());
   MEMBOUND_CHECK(dy.shape() == shape, InvalidArgument, kOp, "argument 'dy' must have shape ",
                  geometry::shape_text(shape), ", got ", geometry::shape_text(dy.shape()));

@@ -26,7 +26,7 @@ struct AdamWOptions {
 //   exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad^2
 //   param = (1 - lr * weight_decay) * param
 //           - lr / (1 - beta1^step) * exp_avg / (sqrt(exp_avg_sq / (1 - beta2^step)) + eps)
-// Nothing is written if an argument does not fit. CPU only.
+// Nothing is written if an argument does not fit.
 MEMBOUND_API void adamw(const std::vector<AdamWParameter>& parameters, const AdamWOptions& options);
 
 }  // namespace membound::array

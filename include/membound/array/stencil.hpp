@@ -22,7 +22,7 @@ struct StencilOptions {
 
 // y[i] = the sum over k of weights[k] * x[i + k - radius] along an axis, for weights (2 radius +
 // 1,); with kValid y[0] is the first result whose operands exist. Floats of 16 to 64 bits, which
-// promote; 16-bit ones are computed in float32. CPU only.
+// promote; 16-bit ones are computed in float32.
 MEMBOUND_API NDArray stencil_1d(const NDArray& x, const NDArray& weights,
                                 const StencilOptions& options = {});
 

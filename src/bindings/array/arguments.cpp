@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "array/array.hpp"
-#include "ops/array/route.hpp"
+#include "core/route.hpp"
 
 namespace membound::python {
 
@@ -134,7 +134,7 @@ Device array_device_from_python(nb::handle device, const char* op) {
   if (nb::isinstance<ArrayDeviceObject>(device)) return nb::cast<ArrayDeviceObject&>(device).device;
   Device found = device_from_python(device.ptr(), op);
   if (found.index < 0) found.index = 0;
-#if !MEMBOUND_ARRAYS_ON_CUDA
+#if !MEMBOUND_WITH_CUDA
   MEMBOUND_CHECK(!found.is_cuda(), InvalidArgument, op,
                  "argument 'device' must be cpu, whose arrays alone this build computes with");
 #endif

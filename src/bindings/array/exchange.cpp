@@ -4,13 +4,14 @@
 // interface.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "array/array.hpp"
+#include "core/route.hpp"
 #include "dlpack.hpp"
 #include "load.hpp"
 #include "ops/array/problems.hpp"
-#include "ops/array/route.hpp"
 
 namespace membound::python {
 
@@ -43,6 +44,24 @@ dlpack::Tensor tensor_of(const NDArray& array, std::int64_t* shape, std::int64_t
           0};
 }
 
+// The legacy default stream under both of its names. It is never destroyed, so that it can still be
+// waited for when an exchanged array is dropped; other streams of others cannot.
+constexpr bool is_legacy_default(StreamView stream) {
+  return stream.handle() == nullptr || stream.handle() == StreamView::legacy_default().handle();
+}
+
+// Work on `then` waits for what is queued on `first`. Runs in deleters: errors are dropped, as the
+// driver may be unloading.
+void order_streams([[maybe_unused]] StreamView first, [[maybe_unused]] StreamView then,
+                   [[maybe_unused]] Device device) noexcept {
+#if MEMBOUND_WITH_CUDA
+  try {
+    cuda::order_streams(first, then, device);
+  } catch (const std::exception&) {
+  }
+#endif
+}
+
 // What a capsule owns, with the struct of its version.
 template <class Managed>
 struct Export {
@@ -52,8 +71,14 @@ struct Export {
     managed.context = this;
     managed.deleter = [](Managed* self) { delete static_cast<Export*>(self->context); };
   }
+  // The memory is used again on our stream: after what the consumer has queued.
+  ~Export() {
+    if (on_legacy_default)
+      order_streams(StreamView::legacy_default(), array_stream(array.device()), array.device());
+  }
   NDArray array;
   NDArray::Dims shape, strides;
+  bool on_legacy_default = false;
   Managed managed{};
 };
 
@@ -80,27 +105,33 @@ nb::object capsule_of(Managed* managed, const char* name) {
   throw nb::python_error();
 }
 
-dlpack::ManagedTensorVersioned* versioned(NDArray array, bool copied) {
+dlpack::ManagedTensorVersioned* versioned(NDArray array, bool copied,
+                                          bool on_legacy_default = false) {
   const bool writable = array.writable();
   auto* made = new Export<dlpack::ManagedTensorVersioned>(std::move(array));
+  made->on_legacy_default = on_legacy_default;
   made->managed.version = {dlpack::kMajorVersion, 1};
   made->managed.flags = (writable ? 0 : dlpack::kReadOnlyFlag) | (copied ? dlpack::kCopiedFlag : 0);
   return &made->managed;
 }
 
-// The consumer's stream waits for the work that is queued on ours.
-void order_consumer(Device device, nb::handle stream) {
+// The consumer's stream waits for the work that is queued on ours. True if it is the legacy default
+// stream of a GPU.
+bool order_consumer(Device device, nb::handle stream) {
   if (!device.is_cuda()) {
     if (!stream.is_none()) fail_export("__dlpack__: argument 'stream' must be None on the CPU");
-    return;
+    return false;
   }
-#if MEMBOUND_ARRAYS_ON_CUDA
+#if MEMBOUND_WITH_CUDA
   std::int64_t number = 1;  // None: the legacy default stream
   if (!stream.is_none()) number = integer_from_python(stream.ptr(), {"__dlpack__", "stream"});
-  if (number == -1) return;
+  if (number == -1) return false;
   if (number == 0) fail_export("__dlpack__: argument 'stream' must not be 0, which is ambiguous");
   cuda::order_streams(array_stream(device),
                       StreamView::from_handle(reinterpret_cast<void*>(number)), device);
+  return number == 1;
+#else
+  return false;
 #endif
 }
 
@@ -125,12 +156,14 @@ nb::object export_dlpack(const NDArray& self, nb::handle stream, nb::handle max_
     array = self.copy();
     copied = true;
   }
-  order_consumer(array.device(), stream);
+  const bool on_legacy_default = order_consumer(array.device(), stream);
   if (!max_version.is_none() && nb::cast<int>(max_version[0]) >= 1)
-    return capsule_of(versioned(std::move(array), copied), "dltensor_versioned");
+    return capsule_of(versioned(std::move(array), copied, on_legacy_default), "dltensor_versioned");
   if (!array.writable())
     fail_export("__dlpack__: a read-only array needs a consumer of DLPack 1.0 (max_version)");
-  return capsule_of(&(new Export<dlpack::ManagedTensor>(std::move(array)))->managed, "dltensor");
+  auto* made = new Export<dlpack::ManagedTensor>(std::move(array));
+  made->on_legacy_default = on_legacy_default;
+  return capsule_of(&made->managed, "dltensor");
 }
 
 // --- DLPack's C exchange table ---
@@ -324,11 +357,13 @@ nb::object cuda_interface(const NDArray& self) {
   return interface;
 }
 
-// Keeps Python objects; they are dropped with the GIL held.
-std::shared_ptr<void> keeper(std::vector<nb::object> objects) {
+// Keeps Python objects; they are dropped with the GIL held. lender: a GPU whose legacy default
+// stream may use the memory again then, after what is queued on ours.
+std::shared_ptr<void> keeper(std::vector<nb::object> objects, std::optional<Device> lender) {
   auto* kept = new std::vector<nb::object>(std::move(objects));
-  return std::shared_ptr<void>(kept, [](void* pointer) {
+  return std::shared_ptr<void>(kept, [lender](void* pointer) {
     if (!Py_IsInitialized()) return;
+    if (lender) order_streams(array_stream(*lender), StreamView::legacy_default(), *lender);
     const nb::gil_scoped_acquire gil;
     delete static_cast<std::vector<nb::object>*>(pointer);
   });
@@ -347,26 +382,28 @@ NDArray array_from_python(nb::handle object, Site site) {
   if (const NDArray* array = array_of(object)) return *array;
   const Framework& framework = framework_of(object.ptr(), site);
   LoadedArray loaded;
+  StreamView stream = StreamView::legacy_default();
   if (framework.kind == Kind::kJax) {
-    load_dlpack(object.ptr(), site, StreamView::legacy_default(), loaded);
+    load_dlpack(object.ptr(), site, stream, loaded);
   } else {
     const ArrayCall call(site.op, object.ptr(), site.argument, nullptr);
     call.read_input(object.ptr(), site.argument, loaded);
-#if MEMBOUND_ARRAYS_ON_CUDA
-    if (loaded.view.device.is_cuda()) {
-      const Device device = loaded.view.device;
-      cuda::order_streams(call.stream(device), array_stream(device), device);
-    }
+    if (loaded.view.device.is_cuda()) stream = call.stream(loaded.view.device);
+  }
+  std::optional<Device> lender;
+  if (const Device device = loaded.view.device; device.is_cuda()) {
+#if MEMBOUND_WITH_CUDA
+    cuda::order_streams(stream, array_stream(device), device);
+    if (is_legacy_default(stream)) lender = device;
 #else
-    MEMBOUND_CHECK(!loaded.view.device.is_cuda(), InvalidArgument, site.op, "argument '",
-                   site.argument,
-                   "' must be on the CPU, with whose arrays alone this build computes");
+    fail<InvalidArgument>(site.op, "argument '", site.argument,
+                          "' must be on the CPU, with whose arrays alone this build computes");
 #endif
   }
   dtype_to_python(loaded.view.dtype);  // throws for complex numbers
   std::vector<nb::object> objects{nb::borrow(object)};
   if (loaded.keep_alive.is_valid()) objects.push_back(loaded.keep_alive);
-  return NDArray::wrap(loaded.view, keeper(std::move(objects)), loaded.writable);
+  return NDArray::wrap(loaded.view, keeper(std::move(objects), lender), loaded.writable);
 }
 
 void bind_array_exchange(nb::class_<NDArray>& cls, nb::module_& module) {

@@ -38,6 +38,9 @@ inline void* stream_of_calls() { return reinterpret_cast<void*>(64); }
 void name_problem(std::string problem);
 void name_op(const std::string& op);
 
+// Whether the current call may copy to the host and wait for the stream.
+void allow_waits(bool allowed);
+
 // Launches that no GPU, or not this one, would accept: one message per kind of fault, kernel and
 // GPU, with the first call that caused it.
 std::vector<std::string> take_faults();

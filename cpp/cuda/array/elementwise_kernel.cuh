@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/array/functors.hpp"
+#include "cuda/array/index.cuh"
+#include "cuda/array/unit.cuh"
+#include "cuda/launch/launch.hpp"
+#include "cuda/row/cluster.cuh"
+
+namespace membound::cuda {
+
+inline constexpr int kElementwiseThreads = 256;
+template <class A, int kOperands>
+constexpr int kElementwiseUnits = sizeof(A) == 8 || kOperands == 3 ? 2 : 4;  // per thread
+
+template <class A, functors::Types kTypes>
+constexpr bool kTakes = functors::takes<A>(kTypes);
+
+template <int kOperands>
+struct ElementwiseParams {
+  ElementwiseOp op;
+  bool dense;          // one dimension, and every array has vectors or is one number
+  std::int64_t inner;  // extent of the last dimension in elements; `index` has it in units
+  ArrayIndex index;
+  UnitArray arrays[kOperands + 1];  // the result is the last
+  std::int64_t strides[kOperands + 1][kMaxRank];
+};
+
+// One case of the switch: F of a unit. Predicates write a byte of `flags` per element.
+template <class F, class A, int kOperands>
+__device__ inline void evaluate(const A (&x)[kOperands][kUnitItems], A (&values)[kUnitItems],
+                                RawUnit<A>& flags) {
+#pragma unroll
+  for (int i = 0; i < kUnitItems; ++i) {
+    auto result = [&] {
+      if constexpr (kOperands == 1) return F::apply(x[0][i]);
+      if constexpr (kOperands == 2) return F::apply(x[0][i], x[1][i]);
+      if constexpr (kOperands == 3) return F::apply(x[0][i], x[1][i], x[2][i]);
+    }();
+    if constexpr (scalar::kSameType<decltype(result), bool>) {
+      set_item(flags, i, 1, result ? 1 : 0);
+    } else {
+      values[i] = result;
+    }
+  }
+}
+
+// A thread loads kElementwiseUnits units of each operand before it computes the first. The switch
+// is outside the loop over elements, so each function is compiled once per arithmetic type.
+// Memory-bound.
+template <class A, int kOperands>
+__global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
+    elementwise_kernel(const __grid_constant__ ElementwiseParams<kOperands> p) {
+  constexpr int kUnits = kElementwiseUnits<A, kOperands>;
+  pdl_wait_and_launch();
+  const std::int64_t first =
+      std::int64_t{blockIdx.x} * (kUnits * kElementwiseThreads) + threadIdx.x;
+  const std::int64_t whole = p.dense ? p.inner / kUnitItems : 0;  // units below this are vectors
+  const auto locate = [&](std::int64_t linear, std::int64_t (&at)[kOperands + 1]) {
+    const std::int64_t col = kUnitItems * p.index.offsets(linear, p.strides, at);
+    return static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));
+  };
+  RawUnit<A> raw[kUnits][kOperands];
+#pragma unroll
+  for (int unit = 0; unit < kUnits; ++unit) {
+    const std::int64_t linear = first + unit * kElementwiseThreads;
+    if (linear < whole) {
+#pragma unroll
+      for (int k = 0; k < kOperands; ++k) {
+        const UnitArray& array = p.arrays[k];
+        if (array.is_scalar) {
+          raw[unit][k] = scalar_unit<A>(array);
+        } else {
+          raw[unit][k] = load_vectors<A>(array.data + linear * array.unit_bytes, array.item_bytes);
+        }
+      }
+    } else if (linear < p.index.size) {
+      std::int64_t at[kOperands + 1];
+      const int count = locate(linear, at);
+#pragma unroll
+      for (int k = 0; k < kOperands; ++k) raw[unit][k] = load_unit<A>(p.arrays[k], at[k], count);
+    }
+  }
+  const UnitArray& result = p.arrays[kOperands];
+#pragma unroll 1
+  for (std::int64_t linear = first; linear < first + kUnits * kElementwiseThreads;
+       linear += kElementwiseThreads) {
+    if (linear >= p.index.size) break;
+    A x[kOperands][kUnitItems], values[kUnitItems] = {};
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) unpack_unit(raw[0][k], p.arrays[k].dtype, x[k]);
+    RawUnit<A> packed = {};
+    switch (p.op) {
+#define MEMBOUND_CASE(Name_, operands_, types_, result_)                        \
+  case ElementwiseOp::k##Name_:                                                 \
+    if constexpr (operands_ == kOperands && kTakes<A, functors::Types::types_>) \
+      evaluate<functors::Name_, A, kOperands>(x, values, packed);               \
+    break;
+      MEMBOUND_ARRAY_FUNCTORS(MEMBOUND_CASE)
+#undef MEMBOUND_CASE
+      default: break;
+    }
+    if (result.dtype != DType::kBool) packed = pack_unit(values, result.dtype, result.item_bytes);
+    if (linear < whole) {
+      store_vectors(result.data + linear * result.unit_bytes, result.item_bytes, packed);
+    } else {
+      std::int64_t at[kOperands + 1];
+      const int count = locate(linear, at);
+      store_unit(result, at[kOperands], count, packed);
+    }
+#pragma unroll
+    for (int unit = 0; unit + 1 < kUnits; ++unit) {  // the next unit moves to the front
+#pragma unroll
+      for (int k = 0; k < kOperands; ++k) raw[unit][k] = raw[unit + 1][k];
+    }
+  }
+}
+
+template <int kOperands>
+ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDims& dims,
+                                                const ArrayOperand& result,
+                                                const ArrayOperand* operands) {
+  ElementwiseParams<kOperands> p;
+  p.op = op;
+  const int last = dims.rank - 1;
+  p.inner = last < 0 ? 1 : dims.shape[last];
+  std::int64_t shape[kMaxRank] = {1};
+  for (int axis = 0; axis < last; ++axis) shape[axis] = dims.shape[axis];
+  if (last >= 0) shape[last] = (p.inner + kUnitItems - 1) / kUnitItems;
+  p.index = array_index(shape, last < 0 ? 1 : dims.rank);
+  p.dense = last <= 0;
+  for (int k = 0; k <= kOperands; ++k) {
+    const ArrayOperand& operand = k == kOperands ? result : operands[k];
+    const bool is_scalar = operand.data == nullptr;
+    const std::int64_t inner = last < 0 || is_scalar ? 0 : operand.strides[last];
+    p.arrays[k] = unit_array(operand, inner, operand.strides, last);
+    for (int axis = 0; axis < last; ++axis)
+      p.strides[k][axis] = is_scalar ? 0 : operand.strides[axis];
+    p.strides[k][last < 0 ? 0 : last] = kUnitItems * inner;
+    p.dense = p.dense && (p.arrays[k].vectors || is_scalar);
+  }
+  return p;
+}
+
+template <class A, int kOperands>
+void launch_elementwise(const ElementwiseParams<kOperands>& p, StreamView stream) {
+  constexpr int kPerBlock = kElementwiseUnits<A, kOperands> * kElementwiseThreads;
+  launch<elementwise_kernel<A, kOperands>>(
+      {(p.index.size + kPerBlock - 1) / kPerBlock, kElementwiseThreads}, stream, current_device(),
+      p);
+}
+
+}  // namespace membound::cuda

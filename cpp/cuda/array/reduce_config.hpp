@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace membound::cuda::tuning {
+
+inline constexpr int kReduceThreads = 256;
+
+// How a reduction is shared out. It depends on the problem alone, so that the order of the
+// additions, and with it each bit, is the same on GPUs with any number of SMs.
+struct ReduceConfig {
+  int lanes;            // threads for one result (rows), or one unit of results (columns)
+  int width;            // results, or units of them, of a block
+  std::int64_t chunks;  // parts of the reduced elements, each with partial results of its own
+  std::int64_t chunk;   // units (rows) or elements (columns) of a part
+};
+
+constexpr int power_of_two(std::int64_t least, int most) {
+  int power = 1;
+  while (power < least && power < most) power *= 2;
+  return power;
+}
+
+// steps: what is reduced, one load each. results: what one thread makes at a time, results or units
+// of results. Blocks of kReduceThreads threads; when there are too few of them for a GPU, the
+// reduced elements are split, but not into parts of less than 16 loads a thread.
+constexpr ReduceConfig reduce_config(std::int64_t results, std::int64_t steps, int lanes) {
+  constexpr std::int64_t kBlocks = 2048, kFewestLoads = 16;
+  const std::int64_t blocks = (results * lanes + kReduceThreads - 1) / kReduceThreads;
+  const std::int64_t wanted = (kBlocks + blocks - 1) / blocks;
+  const std::int64_t most = std::max<std::int64_t>(1, steps / (kFewestLoads * lanes));
+  const std::int64_t chunks = std::min(wanted, most);
+  const std::int64_t chunk = (steps + chunks - 1) / chunks;
+  return {lanes, kReduceThreads / lanes, chunk == 0 ? 1 : (steps + chunk - 1) / chunk, chunk};
+}
+
+// Along adjacent elements: four loads for each of the threads of a result.
+constexpr ReduceConfig reduce_rows_config(std::int64_t results, std::int64_t units) {
+  return reduce_config(results, units, power_of_two((units + 3) / 4, kReduceThreads));
+}
+
+// Across adjacent results: a block is 32 units wide if there are so many.
+constexpr ReduceConfig reduce_columns_config(std::int64_t units, std::int64_t steps) {
+  return reduce_config(units, steps, kReduceThreads / power_of_two(units, 32));
+}
+
+// Threads for the partial results of one result: eight of them for each, or one of few.
+constexpr int chunk_lanes(std::int64_t chunks) {
+  return power_of_two((chunks + 7) / 8, kReduceThreads);
+}
+
+}  // namespace membound::cuda::tuning
