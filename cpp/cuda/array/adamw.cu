@@ -28,16 +28,16 @@ struct DenseParameter {
   bool vectors;  // all arrays are aligned to their units
 };
 
-// 32,764 bytes is the most that a kernel takes.
-inline constexpr int kFewParameters = 64, kManyParameters = 640;
+// As many as fit in the 32,764 bytes that a kernel takes.
+inline constexpr int kMostParameters = 640;
 
-template <class A, int kCapacity>
+template <class A>
 struct DenseParams {
   AdamWStep<A> step;
   int count;
-  DenseParameter parameters[kCapacity];
+  DenseParameter parameters[kMostParameters];
 };
-static_assert(sizeof(DenseParams<double, kManyParameters>) <= 32764);
+static_assert(sizeof(DenseParams<double>) <= 32764);
 
 template <class T>
 struct alignas(sizeof(T) == 8 ? 16 : kUnitItems * sizeof(T)) Unit {
@@ -118,9 +118,9 @@ __device__ void update_part(const AdamWStep<accumulate_t<P>>& step, const DenseP
 }
 
 // A block updates kAdamWPart elements of the parameter that it finds by its number. Memory-bound.
-template <class A, int kCapacity>
+template <class A>
 __global__ void __launch_bounds__(kAdamWThreads)
-    adamw_kernel(const __grid_constant__ DenseParams<A, kCapacity> p) {
+    adamw_kernel(const __grid_constant__ DenseParams<A> p) {
   pdl_wait_and_launch();
   int which = 0;
   for (int beyond = p.count; beyond - which > 1;) {
@@ -208,17 +208,17 @@ DenseParameter dense_parameter(const ArrayAdamW& of, std::int64_t first_block) {
 }
 
 // The dense parameters from `at` on that fit in one launch; returns the first that does not.
-template <class A, int kCapacity>
+template <class A>
 std::int64_t launch_dense(const std::vector<const ArrayAdamW*>& parameters, std::int64_t at,
                           const AdamWFactors& factors, StreamView stream) {
-  DenseParams<A, kCapacity> p{AdamWStep<A>(factors), 0, {}};
+  DenseParams<A> p{AdamWStep<A>(factors), 0, {}};
   std::int64_t blocks = 0;
   const auto count = static_cast<std::int64_t>(parameters.size());
-  for (; at < count && p.count < kCapacity; ++at) {
+  for (; at < count && p.count < kMostParameters; ++at) {
     p.parameters[p.count++] = dense_parameter(*parameters[static_cast<std::size_t>(at)], blocks);
     blocks += (p.parameters[p.count - 1].size + kAdamWPart - 1) / kAdamWPart;
   }
-  launch<adamw_kernel<A, kCapacity>>({blocks, kAdamWThreads}, stream, current_device(), p);
+  launch<adamw_kernel<A>>({blocks, kAdamWThreads}, stream, current_device(), p);
   return at;
 }
 
@@ -245,11 +245,7 @@ void update_all(const std::vector<const ArrayAdamW*>& parameters, const AdamWFac
     is_dense(*of) ? dense.push_back(of) : launch_strided<A>(*of, factors, stream);
   }
   const auto count = static_cast<std::int64_t>(dense.size());
-  for (std::int64_t at = 0; at < count;) {
-    at = count - at <= kFewParameters
-             ? launch_dense<A, kFewParameters>(dense, at, factors, stream)
-             : launch_dense<A, kManyParameters>(dense, at, factors, stream);
-  }
+  for (std::int64_t at = 0; at < count;) at = launch_dense<A>(dense, at, factors, stream);
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ template <class A>
 __device__ void load_tile(const MatmulParams& p, A (&tile)[kMatmulInner][kMatmulTile + 4],
                           const char* from, std::int64_t outer_stride, std::int64_t inner_stride,
                           std::int64_t outer, std::int64_t outer_end, std::int64_t inner) {
+  const int bytes = sizeof(A) == 8 ? 8 : p.item_bytes;  // known for the widest
   const bool inner_first = std::abs(inner_stride) < std::abs(outer_stride);
 #pragma unroll
   for (int i = 0; i < kMatmulTile * kMatmulInner / kMatmulThreads; ++i) {
@@ -45,11 +46,11 @@ __device__ void load_tile(const MatmulParams& p, A (&tile)[kMatmulInner][kMatmul
     const int o = inner_first ? index / kMatmulInner : index % kMatmulTile;
     const int k = inner_first ? index % kMatmulInner : index / kMatmulTile;
     const bool is_there = outer + o < outer_end && inner + k < p.inner;
-    tile[k][o] =
-        is_there ? load_number<A>(from + ((outer + o) * outer_stride + (inner + k) * inner_stride) *
-                                             p.item_bytes,
-                                  p.dtype, p.item_bytes)
-                 : A(0);
+    tile[k][o] = is_there
+                     ? load_number<A>(
+                           from + ((outer + o) * outer_stride + (inner + k) * inner_stride) * bytes,
+                           p.dtype, bytes)
+                     : A(0);
   }
 }
 

@@ -59,7 +59,7 @@ __device__ void reduce_vectors(const ReduceParams<A>& p, typename Op::Value (&va
                                std::int64_t apart) {
   constexpr int kBytes = static_cast<int>(kItemBytes<kDType>);
   constexpr int kRest = kReduceLoads, kLoads = kBytes == 8 ? kRest : 2 * kRest;
-  Op::with_step(p.context, [&](const auto& next) {
+  Op::template with_step<true>(p.context, [&](const auto& next) {
     const auto take = [&](const RawUnit<A>& raw) {
       A x[kUnitItems];
       unpack_unit(raw, kDType, x);
@@ -126,8 +126,8 @@ __device__ void reduce_unit(const ReduceParams<A>& p, typename Op::Value (&value
   typename Op::Value before[kUnitItems];
 #pragma unroll
   for (int i = 0; i < kUnitItems; ++i) before[i] = values[i];
-  Op::with_step(p.context,
-                [&](const auto& next) { Op::next(next, values, x, centres, place, apart); });
+  Op::template with_step<false>(
+      p.context, [&](const auto& next) { Op::next(next, values, x, centres, place, apart); });
 #pragma unroll
   for (int i = 1; i < kUnitItems; ++i) {
     if (i >= count) values[i] = before[i];
@@ -365,7 +365,7 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
     p.partial_results = p.kept.size;
   }
   p.inner_units = units_of(p.inner);
-  p.dense = p.arrays[kSource].vectors && p.reduced.rank == 1;
+  p.dense = p.arrays[kSource].vectors && p.reduced.rank == 1 && problem.op != ReduceOp::kProd;
   p.lane_bits = std::countr_zero(static_cast<unsigned>(p.config.lanes));
   p.chunk_count = divider_of(p.config.chunks);
   p.block_columns = divider_of((p.kept.size + p.config.width - 1) / p.config.width);

@@ -45,12 +45,15 @@ struct Accumulation {
       return is_max ? scalar::Number<A>::kLowest : scalar::Number<A>::kHighest;
     }
   }
-  // Calls body(step) with values[i] = step(values[i], x[i], centres[i]) of the op.
-  template <class Body>
+  // Calls body(step) with values[i] = step(values[i], x[i], centres[i]) of the op. kDense: loads of
+  // vectors; products are not so frequent that they are compiled for those.
+  template <bool kDense, class Body>
   static __device__ void with_step(const Context& context, Body&& body) {
     switch (context.op) {
       case ReduceOp::kSum: return body([](A sum, A x, A) { return sum + x; });
-      case ReduceOp::kProd: return body([](A product, A x, A) { return product * x; });
+      case ReduceOp::kProd:
+        if constexpr (!kDense) body([](A product, A x, A) { return product * x; });
+        return;
       case ReduceOp::kMin: return body([](A best, A x, A) { return functors::smaller(best, x); });
       case ReduceOp::kMax: return body([](A best, A x, A) { return functors::larger(best, x); });
       case ReduceOp::kSquaredDeviations:
@@ -94,7 +97,7 @@ struct Place {
 
   static __device__ Value identity(const Context&) { return {A(0), -1}; }
   // Whether a value is better than the best one before it.
-  template <class Body>
+  template <bool kDense, class Body>
   static __device__ void with_step(const Context& context, Body&& body) {
     const auto nan_first = [](A best, A x, bool better) {
       if constexpr (scalar::Number<A>::kFloating) return better || (x != x && best == best);

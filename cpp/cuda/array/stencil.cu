@@ -54,6 +54,12 @@ __device__ inline TilePlace place_of(const StencilParams<T>& p, std::int64_t til
           (tile - column_tile * p.column_tiles.extent) << p.config.width_bits};
 }
 
+// Out of line: two divisions, in the tiles at the ends alone.
+__device__ __noinline__ std::int64_t row_beyond(array::Boundary boundary, std::int64_t row,
+                                                std::int64_t length) {
+  return array::boundary_index(boundary, row, length);
+}
+
 // Loads what `taps` weights from `first_tap` on meet in a tile; each line has room for two tiles of
 // rows. Loads of a thread are issued in groups, so that they are under way together.
 template <class T>
@@ -75,7 +81,7 @@ __device__ void load_tile(const StencilParams<T>& p, T* tile, const TilePlace& p
       values[i] = T(0);
       if (element >= last || row >= rows || line >= p.outer || column >= p.inner) continue;
       std::int64_t at = place.row + row + first_tap + p.origin;
-      if (at < 0 || at >= p.length) at = array::boundary_index(p.boundary, at, p.length);
+      if (at < 0 || at >= p.length) at = row_beyond(p.boundary, at, p.length);
       if (at >= 0) values[i] = p.source[(line * p.length + at) * p.inner + column];
     }
 #pragma unroll
