@@ -286,6 +286,15 @@ def test_what_raises(call, error, text):
         call(nd.ones(2))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(), (3,), (37, 5)])
+def test_comparisons_of_bools(device, shape, seed):
+    first, second = np.random.default_rng(seed).random((2, *shape)) < 0.5
+    for name in ("equal", "not_equal", "logical_and", "logical_xor", "bitwise_or"):
+        mine = (to_ndarray(np.asarray(one), device) for one in (first, second))
+        assert_same(getattr(nd, name)(*mine), np.asarray(getattr(np, name)(first, second)))
+
+
 def test_in_place_results_keep_the_dtype():
     x = nd.ones(2, dtype=nd.float32)
     with pytest.raises(TypeError):

@@ -220,7 +220,8 @@ void run_kernel(const Call& call, NDArray& result, const Operand* operands, bool
   problem.dtype = call.plan.dtype;
   problem.dims = dims_of(call.shape);
   problem.result = operand_of(result, call.shape, call.signature.name);
-  if (call.result == call.promoted) problem.result.dtype = call.plan.dtype;
+  // A comparison of bools has a bool result, but is computed in another dtype.
+  if (call.signature.result != Result::kBool) problem.result.dtype = call.plan.dtype;
   std::optional<NDArray> kept[3];
   for (int i = 0; i < call.count; ++i) {
     const int from = call.plan.swapped ? call.count - 1 - i : i;
