@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes, on the CPU or a GPU each: sharded tensors, FSDP2 and DDP."""
+"""Two or four processes, on the CPU or a GPU each: sharded tensors, FSDP2 and DDP."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ import pytest
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
 
 
-def run_both(device: str, folder: Path, seed: int) -> None:
-    program = Path(__file__).with_name("sharded.py")
-    command = [sys.executable, "-W", "ignore", str(program)]
+def run_all(program: str, device: str, folder: Path, seed: int, count: int = 2) -> None:
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program))]
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), str(folder), str(seed % 2**31), device],
+            [*command, str(rank), str(folder), str(seed % 2**31), device, str(count)],
             env={**os.environ, **ENVIRONMENT},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(count)
     ]
     try:
         texts = [rank.communicate(timeout=300)[0] for rank in ranks]
@@ -39,17 +38,22 @@ def run_both(device: str, folder: Path, seed: int) -> None:
         assert "all right" in text
 
 
-def test_two_processes(tmp_path, seed):
+@pytest.mark.parametrize(
+    ("program", "count"),
+    [("sharded.py", 2), ("sharded_vocabulary.py", 2), ("sharded_vocabulary.py", 4)],
+)
+def test_processes(program, count, tmp_path, seed):
     distributed = pytest.importorskip("torch.distributed")
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
-    run_both("cpu", tmp_path, seed)
+    run_all(program, "cpu", tmp_path, seed, count)
 
 
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
-def test_two_gpus(tmp_path, seed):
+@pytest.mark.parametrize("program", ["sharded.py", "sharded_vocabulary.py"])
+def test_two_gpus(program, tmp_path, seed):
     torch = arrays.torch_with_cuda()
     if not torch.distributed.is_nccl_available():
         pytest.skip("this torch has no NCCL")
-    run_both("cuda", tmp_path, seed)
+    run_all(program, "cuda", tmp_path, seed)

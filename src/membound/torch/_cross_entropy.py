@@ -18,6 +18,7 @@ from membound.torch._operators import (
 )
 from membound.torch._recording import refuse_gradients
 from membound.torch._schemas import SCHEMAS
+from membound.torch._vocab_shards import sharded_cross_entropy
 
 _OPTIONS = SCHEMAS["cross_entropy"]["options"]
 
@@ -32,6 +33,7 @@ _CROSS_ENTROPY = operator(
         _core.cross_entropy_backward(*grads, *saved, **_named(options)),
     ),
     lambda _: {"return_lse": True},
+    columns=sharded_cross_entropy,
 )
 
 # Additional results without a gradient: the z loss of rows, and predictions.

@@ -136,7 +136,7 @@ def _options_of(given: Any) -> tuple[dict[str, Any], float, bool]:
     return named, temperature, entropy
 
 
-def _forward(x, weight, bias, labels, class_weight, chunk_rows, *given):
+def row_losses(x, weight, bias, labels, class_weight, chunk_rows, *given):
     options, temperature, with_entropy = _options_of(given)
     layer = LastLayer(x, weight, bias, chunk_rows, temperature)
     targets = labels.reshape(-1)
@@ -163,19 +163,23 @@ def _shapes(x, *_):
     return rows, torch.empty_like(rows), rows.new_empty((*rows.shape, 2))
 
 
-def _backward(grads, saved, options, wanted):
+def row_gradients(grads, saved, options, wanted, write=None):
+    """dx, dweight and dbias; ``write(dloss, logits, rows, lse, out)`` in place of the kernel."""
     x, weight, bias, labels, class_weight, entropies, lse = saved
     chunk_rows, *given = options
     named, temperature, with_entropy = _options_of(given)
     layer = LastLayer(x, weight, bias, chunk_rows, temperature)
     layer.make_gradients(wanted)
-    targets, lse, entropies = labels.reshape(-1), lse.view(-1, 2), entropies.reshape(-1)
+    targets, lse = labels.reshape(-1), lse.view(-1, 2)
+    entropies = entropies.reshape(-1) if with_entropy else None
     dloss, dentropy = (one.reshape(-1) / temperature for one in grads)
 
     def write_gradient(logits, at):
         """Over logits, those of rows `at`."""
+        if write is not None:
+            return write(dloss[at], logits, at, lse[at], logits)
         given = logits, targets[at], lse[at], class_weight
-        _core.cross_entropy_backward(dloss[at], *given, dlogits=logits, **named)
+        return _core.cross_entropy_backward(dloss[at], *given, dlogits=logits, **named)
 
     def piece(rows):
         logits = layer.logits(rows)
@@ -209,11 +213,11 @@ ROW_LOSSES = Operator(
     },
     options={"chunk_rows": "int", **OPTIONS, "temperature": "float", "with_entropy": "bool"},
     results={"loss": True, "entropy": True, "lse": False},
-    forward=_forward,
+    forward=row_losses,
     shapes=_shapes,
     saves=("x", "weight", "bias", "labels", "class_weight", "entropy", "lse"),
     gradients={"dx": "x", "dweight": "weight", "dbias": "bias"},
-    backward=_backward,
+    backward=row_gradients,
     rows=("x", "labels"),
     strategies=_strategies,
 )  # fmt: skip

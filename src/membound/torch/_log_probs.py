@@ -9,6 +9,7 @@ import math
 from membound.torch._adapters import adapter
 from membound.torch._functions import one_call
 from membound.torch._last_layer import CHUNK_ROWS, ROW_LOSSES, check_last_layer, product_dtype
+from membound.torch._vocab_shards import has_sharded_vocab, sharded_row_losses
 
 
 @one_call
@@ -56,6 +57,10 @@ def linear_log_probs(
         )
     x = x.to(product_dtype(x))
     options = ignore_index, 0.0, 0.0, softcap, validate, temperature, entropy
-    losses, entropies = ROW_LOSSES(x, weight, bias, labels, None, chunk_rows, *options)
+    given = x, weight, bias, labels, None, chunk_rows, *options
+    if has_sharded_vocab(weight):
+        losses, entropies, *_ = sharded_row_losses(op, *given)
+    else:
+        losses, entropies = ROW_LOSSES(*given)
     found = 0.0 - losses  # without the sign of zeros
     return (found, entropies) if entropy else found

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes whose DTensors share a vocabulary; run by test_torch_distributed.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+import last_layers
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import membound.torch as mt
+
+WIDTH = 6
+REDUCTIONS = "mean", "none", "sum"
+
+
+def collectives(moved: Any) -> dict[str, int]:
+    return {str(name).rpartition(".")[2]: n for name, n in moved.get_comm_counts().items() if n}
+
+
+def drawn(vocab: int) -> list[Any]:
+    shapes = (4, 6, WIDTH), (vocab, WIDTH), (vocab,)
+    made = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    labels = torch.randint(0, vocab, (4, 6))
+    return [*(one.requires_grad_() for one in made), labels]
+
+
+def options_of(kind: str, vocab: int, labels: Any) -> dict[str, Any]:
+    options = dict(last_layers.LOSSES[kind])
+    if "class_weight" in options:
+        options["class_weight"] = torch.linspace(0.5, 2.0, vocab, dtype=torch.float64)
+    labels[0, 3:5] = options.get("ignore_index", -100)
+    return options
+
+
+def placed(mesh: Any, tensors: Any, lies: Any) -> list[Any]:
+    parts = [distribute_tensor(t.detach(), mesh, lie) for t, lie in zip(tensors, lies, strict=True)]
+    return [p.requires_grad_() if p.is_floating_point() else p for p in parts]
+
+
+def full(tensor: Any) -> Any:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def check_all(what: Any, found: Any, right: Any, gradients: Any, slopes: Any) -> None:
+    for mine, theirs in zip((*found, *gradients), (*right, *slopes), strict=True):
+        torch.testing.assert_close(full(mine), theirs, msg=lambda text: f"{what}: {text}")
+
+
+def check_layer(mesh: Any, vocab: int, kind: str, reduction: str, rows: Any) -> None:
+    """A last layer: one all-reduce of statistics forward, none of its own backward."""
+    *leaves, labels = drawn(vocab)
+    options = options_of(kind, vocab, labels)
+    right = last_layers.loss(*leaves, labels, reduction, **options)
+    slope = torch.randn(right.shape, dtype=torch.float64)
+    slopes = torch.autograd.grad(right, leaves, slope)
+    last = mesh.ndim - 1
+    of_layer = [Replicate()] * last + [Shard(0)]
+    parts = placed(mesh, leaves, [rows, of_layer, of_layer])
+    labels = distribute_tensor(labels, mesh, rows)
+    with CommDebugMode() as forward:
+        found = mt.linear_cross_entropy(
+            parts[0], parts[1], labels, parts[2], reduction=reduction, chunk_rows=5, **options
+        )
+    what = vocab, kind, reduction, rows, collectives(forward)
+    assert sum(collectives(forward).values()) == 1, what
+    assert "all_reduce" in next(iter(collectives(forward))), what
+    with CommDebugMode() as backward:
+        total = (found * distribute_tensor(slope, mesh, found.placements)).sum()
+        if reduction != "none":
+            total = found * slope
+        gradients = torch.autograd.grad(total, parts)
+    assert not any("gather" in name for name in collectives(backward)), collectives(backward)
+    assert gradients[1].placements[last] == Shard(0)
+    check_all(what, [found], [right], gradients, slopes)
+
+
+def check_logits(mesh: Any, vocab: int, kind: str, reduction: str, rows: Any) -> None:
+    """Logits whose columns are sharded: one all-reduce forward, nothing backward."""
+    *leaves, labels = drawn(vocab)
+    options = options_of(kind, vocab, labels)
+    logits = torch.nn.functional.linear(*leaves).detach().requires_grad_()
+    weight = options.pop("class_weight", None)
+    right = mt.cross_entropy(logits, labels, weight, reduction=reduction, **options)
+    slope = torch.randn(right.shape, dtype=torch.float64)
+    slopes = torch.autograd.grad(right, logits, slope)
+    (part,) = placed(mesh, [logits], [[*rows[:-1], Shard(2)]])
+    labels = distribute_tensor(labels, mesh, rows)
+    if weight is not None:
+        weight = distribute_tensor(weight, mesh, [Replicate()] * mesh.ndim)
+    with CommDebugMode() as forward:
+        found = mt.cross_entropy(part, labels, weight, reduction=reduction, **options)
+    what = vocab, kind, reduction, rows, collectives(forward)
+    assert all("all_reduce" in name for name in collectives(forward)), what
+    if all(p.is_replicate() for p in rows):
+        assert sum(collectives(forward).values()) == 1, what
+    with CommDebugMode() as backward:
+        total = (found * distribute_tensor(slope, mesh, found.placements)).sum()
+        if reduction != "none":
+            total = found * slope
+        gradients = torch.autograd.grad(total, [part])
+    assert not any("gather" in name for name in collectives(backward)), collectives(backward)
+    assert gradients[0].placements == part.placements
+    check_all(what, [found], [right], gradients, slopes)
+
+
+def check_log_probs(mesh: Any, vocab: int, options: dict[str, Any]) -> None:
+    """With entropies: still one all-reduce forward."""
+    *leaves, labels = drawn(vocab)
+    labels[0, 3:5] = -100
+    right = last_layers.log_probs(*leaves, labels, **options)
+    slope = torch.randn((2, *labels.shape), dtype=torch.float64).unbind()
+    slopes = torch.autograd.grad(right, leaves, slope)
+    parts = placed(mesh, leaves, [[Replicate()], [Shard(0)], [Shard(0)]])
+    with CommDebugMode() as forward:
+        found = mt.linear_log_probs(
+            parts[0], parts[1], labels, parts[2], entropy=True, chunk_rows=5, **options
+        )
+    assert list(collectives(forward).values()) == [1], collectives(forward)
+    ways = [distribute_tensor(one, mesh, [Replicate()]) for one in slope]
+    gradients = torch.autograd.grad(found, parts, ways)
+    check_all((vocab, options), found, right, gradients, slopes)
+
+
+def check_rare_rows(mesh: Any) -> None:
+    """Large logits in float32, labels that are no column, and rows to ignore without numbers."""
+    logits = (1e4 + torch.randn(4, 11)).requires_grad_()
+    labels = torch.tensor([2, 10, 11, -100])
+    with torch.no_grad():
+        logits[3] = torch.nan
+    right = mt.cross_entropy(logits, labels)
+    (part,) = placed(mesh, [logits], [[Shard(1)]])
+    found = mt.cross_entropy(part, labels)
+    (slope,) = torch.autograd.grad(right.sum(), logits)
+    (gradient,) = torch.autograd.grad(found.sum(), part)
+    for mine, theirs in ((found, right), (gradient, slope)):
+        torch.testing.assert_close(full(mine), theirs, rtol=2e-6, atol=1e-6, equal_nan=True)
+    assert right.isnan().tolist() == [False, False, True, False]
+
+
+def check_row_shards(mesh: Any) -> None:
+    """Rows that are sharded, with the whole layer on every rank: nothing is gathered."""
+    *leaves, labels = drawn(11)
+    for reduction in REDUCTIONS:
+        for axis in range(2):
+            right = last_layers.loss(*leaves, labels, reduction)
+            slopes = torch.autograd.grad(right.sum(), leaves)
+            parts = placed(mesh, leaves, [[Shard(axis)], [Replicate()], [Replicate()]])
+            own = distribute_tensor(labels, mesh, [Shard(axis)])
+            with CommDebugMode() as moved:
+                found = mt.linear_cross_entropy(
+                    parts[0], parts[1], own, parts[2], reduction=reduction, chunk_rows=5
+                )
+                gradients = torch.autograd.grad(found.sum(), parts)
+            assert not any("gather" in name for name in collectives(moved)), collectives(moved)
+            check_all((reduction, axis), [found], [right], gradients, slopes)
+
+
+def check_compiled(mesh: Any) -> None:
+    """Around a sharded vocabulary the graph ends, and what is computed is the same."""
+    *leaves, labels = drawn(12)
+    right = last_layers.loss(*leaves, labels, "mean")
+    parts = placed(mesh, leaves, [[Replicate()], [Shard(0)], [Shard(0)]])
+    step = torch.compile(
+        lambda x, w, b: mt.linear_cross_entropy(x, w, labels, b), backend="aot_eager"
+    )
+    torch.testing.assert_close(full(step(*parts)), right)
+
+
+def check_errors(mesh: Any) -> None:
+    *leaves, labels = drawn(12)
+    x, weight, bias = placed(mesh, leaves, [[Replicate()], [Shard(0)], [Shard(0)]])
+    text = "linear_cross_entropy: argument 'validate' must be False where the vocabulary is sharded"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        mt.linear_cross_entropy(x, weight, labels, bias, validate=True)
+    with pytest.raises(ValueError, match=r"^linear_log_probs: argument 'labels' must"):
+        mt.linear_log_probs(x, weight, labels[0], bias)
+
+
+def main() -> None:
+    rank, folder, seed, device, ranks = int(sys.argv[1]), sys.argv[2], *sys.argv[3:5], sys.argv[5]
+    ranks = int(ranks)
+    torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        torch.set_default_device(f"cuda:{rank}")
+    store = dist.FileStore(os.path.join(folder, "store"), ranks)
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    mesh = init_device_mesh(device, (ranks,))
+    torch.manual_seed(int(seed))
+    for at, kind in enumerate(last_layers.LOSSES):
+        for vocab in (12, 11, 5):  # of 5 columns the last of four ranks has none
+            reduction = REDUCTIONS[(at + vocab) % 3]
+            check_layer(mesh, vocab, kind, reduction, [Replicate()])
+            check_logits(mesh, vocab, kind, reduction, [Replicate()])
+    for options in ({}, {"temperature": 0.7, "softcap": 2.0}):
+        for vocab in (11, 5):
+            check_log_probs(mesh, vocab, options)
+    check_rare_rows(mesh)
+    check_row_shards(mesh)
+    check_compiled(mesh)
+    check_errors(mesh)
+    if ranks == 4:
+        grid = init_device_mesh(device, (2, 2))
+        for axis in range(2):
+            check_layer(grid, 11, "all", "none", [Shard(axis), Replicate()])
+            check_logits(grid, 11, "all", "none", [Shard(axis), Replicate()])
+            check_logits(grid, 11, "class weights", "mean", [Shard(axis), Replicate()])
+    dist.destroy_process_group()
+    print("all right")
+
+
+if __name__ == "__main__":
+    main()
