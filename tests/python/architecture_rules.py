@@ -409,7 +409,7 @@ FOLDERS = {
     "cpp/cuda": (162, 25_900),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (271, 37_560),
+    "src": (271, 37_580),
     "src/bindings": (88, 10_050),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (22, 3_310),
@@ -417,7 +417,7 @@ FOLDERS = {
     "src/membound/oracle": (7, 920),
     "src/membound/bench": (11, 1_470),
     "src/membound/autograd": (7, 1_640),
-    "src/membound/ndarray": (19, 2_440),
+    "src/membound/ndarray": (19, 2_450),
     "src/membound/needle": (6, 720),
 }
 

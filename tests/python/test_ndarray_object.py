@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+import inspect
 import pickle
 import subprocess
 import sys
@@ -107,6 +108,16 @@ def test_text_of_bfloat16():
         "array([3.e+38, 1.e-30], dtype=bfloat16)"
     )
     assert str(x[1, 0]) == "3.14"
+
+
+@pytest.mark.parametrize("name", ["__array_namespace__", "__dlpack__", "to_device"])
+def test_methods_with_keywords_have_a_signature(name):
+    names = {
+        "__array_namespace__": ["api_version"],
+        "__dlpack__": ["stream", "max_version", "dl_device", "copy"],
+        "to_device": ["device", "stream"],
+    }
+    assert list(inspect.signature(getattr(nd.ones(1), name)).parameters) == names[name]
 
 
 @pytest.mark.gpu

@@ -57,6 +57,22 @@ def _moved(self: NDArray, device: Device | str, /, *, stream: Any = None) -> NDA
     return _core.array_astype(self, self.dtype, False, device)
 
 
+_export = NDArray.__dlpack__
+
+
+def _dlpack(
+    self: NDArray,
+    /,
+    *,
+    stream: int | None = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """Return a DLPack capsule of the array; a builtin would have no signature to look at."""
+    return _export(self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+
 def attach() -> None:
     """Give the class its methods."""
     for name, method in {
@@ -64,6 +80,7 @@ def attach() -> None:
         "_advanced_getitem": get,
         "_advanced_setitem": set_,
         "to_device": _moved,
+        "__dlpack__": _dlpack,
         "__complex__": lambda self: complex(float(self)),
         "__iter__": _iterator,
         "__repr__": array_repr,
