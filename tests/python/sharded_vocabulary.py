@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 import membound.torch as mt
 
@@ -165,6 +166,19 @@ def check_row_shards(mesh: Any) -> None:
             check_all((reduction, axis), [found], [right], gradients, slopes)
 
 
+def check_column_parallel_layer(mesh: Any) -> None:
+    """A last layer as torch's ColwiseParallel places it, behind layers that are not sharded."""
+    layer = torch.nn.Linear(WIDTH, 11, dtype=torch.float64)
+    x, _, _, labels = drawn(11)
+    right = last_layers.loss(x, layer.weight, layer.bias, labels, "mean")
+    leaves = [x, layer.weight, layer.bias]
+    slopes = torch.autograd.grad(right, leaves)
+    layer = parallelize_module(layer, mesh, ColwiseParallel())
+    found = mt.linear_cross_entropy(x, layer.weight, labels, layer.bias)
+    gradients = torch.autograd.grad(found, [x, layer.weight, layer.bias])
+    check_all("a layer", [found], [right], gradients, slopes)
+
+
 def check_compiled(mesh: Any) -> None:
     """Around a sharded vocabulary the graph ends, and what is computed is the same."""
     *leaves, labels = drawn(12)
@@ -208,6 +222,7 @@ def main() -> None:
             check_log_probs(mesh, vocab, options)
     check_rare_rows(mesh)
     check_row_shards(mesh)
+    check_column_parallel_layer(mesh)
     check_compiled(mesh)
     check_errors(mesh)
     if ranks == 4:

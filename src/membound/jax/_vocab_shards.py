@@ -72,9 +72,9 @@ def backward(dloss, logits, labels, lse, class_weight, options, axis):
     p = jnp.exp(value - lse[..., 0] - lse[..., 1])
     value = dloss * (p * factor - jnp.where(own, of_label, 0)) * slope
     value = jnp.where(labels == options.ignore_index, 0, value)
-    dlogits = jnp.put_along_axis(
-        dlogits, at, value.astype(logits.dtype)[..., None], -1, inplace=False
-    )
+    flat, every = dlogits.reshape(-1, count), jnp.arange(value.size)
+    flat = flat.at[every, at.reshape(-1)].set(value.reshape(-1).astype(logits.dtype))
+    dlogits = flat.reshape(logits.shape)
     if smoothing:
         own_weights = lax.dynamic_slice(all_weights, (first,), (count,))
         _, slopes = _capped(logits.astype(wide), options.softcap)
