@@ -21,8 +21,8 @@ from membound.torch._schemas import SCHEMAS
 CHUNK_ROWS = 1024
 # The options of cross_entropy, and their types.
 OPTIONS: dict[str, str] = SCHEMAS["cross_entropy"]["options"]
-# Entropies are computed in float32 for as many logits at a time: 32 MiB, which caches hold.
-_WIDE_LOGITS = 1 << 23
+# Entropies are computed in float32 for as many logits at a time: 16 MiB, which the L2 cache holds.
+_WIDE_LOGITS = 1 << 22
 
 
 def product_dtype(x: Any) -> torch.dtype:
@@ -103,25 +103,31 @@ def _wide_parts(logits: Any) -> Iterator[slice]:
 
 def _probabilities(logits: Any, lse: Any, softcap: float | None) -> Any:
     """The softmax of logits, in the dtype of lse."""
-    wide = logits.to(lse.dtype)
+    capped = logits
     if softcap is not None:
-        wide = (wide / softcap).tanh_().mul_(softcap)
-    return torch.sub(wide, lse[:, :1]).sub_(lse[:, 1:]).exp_()
+        capped = (logits.to(lse.dtype) / softcap).tanh_().mul_(softcap)
+    if logits.dtype != lse.dtype:  # rounded far more than the sum is
+        return torch.sub(capped, lse.sum(-1, keepdim=True)).exp_()
+    return torch.sub(capped, lse[:, :1]).sub_(lse[:, 1:]).exp_()
 
 
 def _entropies(logits: Any, lse: Any, softcap: float | None) -> Any:
     """``-sum(p * log(p))`` of each row."""
-    parts = [
-        torch.special.entr(_probabilities(logits[at], lse[at], softcap)).sum(-1)
-        for at in _wide_parts(logits)
-    ]
-    return torch.cat(parts)
+
+    def part(at):
+        p = _probabilities(logits[at], lse[at], softcap)
+        return torch.special.entr(p, out=p).sum(-1)
+
+    return torch.cat([part(at) for at in _wide_parts(logits)])
 
 
-def _entropy_gradient(logits: Any, lse: Any, entropy: Any, slope: Any, softcap: Any) -> Any:
-    """That of ``sum(slope * entropy)``: ``-slope * p * (log(p) + entropy)``."""
+def _gradient_with_entropy(logits, labels, lse, entropy, dloss, dlabel, dentropy, softcap):
+    """That of ``sum(dloss * -log(p[label]) + dentropy * entropy)``; dlabel: dloss of the label."""
     p = _probabilities(logits, lse, softcap)
-    found = torch.special.xlogy(p, p).addcmul_(p, entropy[:, None]).mul_(-slope[:, None])
+    found = torch.special.xlogy(p, p).mul_(-dentropy[:, None])
+    found.addcmul_(p, (dloss - dentropy * entropy)[:, None])
+    column = labels.long().clamp(0, p.shape[-1] - 1)[:, None]
+    found.scatter_(1, column, found.gather(1, column) - dlabel[:, None])
     if softcap is not None:
         found.mul_(1 - (logits.to(lse.dtype) / softcap).tanh_().square_())
     return found
@@ -163,39 +169,42 @@ def _shapes(x, *_):
     return rows, torch.empty_like(rows), rows.new_empty((*rows.shape, 2))
 
 
-def row_gradients(grads, saved, options, wanted, write=None):
-    """dx, dweight and dbias; ``write(dloss, logits, rows, lse, out)`` in place of the kernel."""
+def row_gradients(grads, saved, options, wanted, write=None, own=None):
+    """dx, dweight and dbias.
+
+    write: ``write(dloss, logits, rows, lse, out)`` in place of the kernel; own: which labels are
+    columns of weight, with entropies. Both are for a vocabulary that is sharded.
+    """
     x, weight, bias, labels, class_weight, entropies, lse = saved
     chunk_rows, *given = options
     named, temperature, with_entropy = _options_of(given)
     layer = LastLayer(x, weight, bias, chunk_rows, temperature)
     layer.make_gradients(wanted)
     targets, lse = labels.reshape(-1), lse.view(-1, 2)
-    entropies = entropies.reshape(-1) if with_entropy else None
     dloss, dentropy = (one.reshape(-1) / temperature for one in grads)
+    dlabel = dloss if own is None else torch.where(own, dloss, 0.0)
 
-    def write_gradient(logits, at):
-        """Over logits, those of rows `at`."""
-        if write is not None:
-            return write(dloss[at], logits, at, lse[at], logits)
-        given = logits, targets[at], lse[at], class_weight
-        return _core.cross_entropy_backward(dloss[at], *given, dlogits=logits, **named)
+    def with_entropies(logits, rows):
+        for part in _wide_parts(logits):
+            here, first = logits[part], rows.start + part.start
+            at = slice(first, first + len(here))
+            of_rows = lse[at], entropies[at], dloss[at], dlabel[at], dentropy[at]
+            here.copy_(_gradient_with_entropy(here, targets[at], *of_rows, named["softcap"]))
+        logits.masked_fill_((targets[rows] == named["ignore_index"])[:, None], 0)
 
     def piece(rows):
         logits = layer.logits(rows)
-        if not with_entropy:
-            write_gradient(logits, rows)
-        for part in _wide_parts(logits) if with_entropy else ():
-            at = slice(rows.start + part.start, rows.start + part.stop)
-            here = logits[part]
-            at = slice(at.start, at.start + len(here))
-            more = _entropy_gradient(here, lse[at], entropies[at], dentropy[at], named["softcap"])
-            more.masked_fill_((targets[at] == named["ignore_index"])[:, None], 0)
-            wide = here.to(lse.dtype, copy=True)  # one rounding, of the sum of both gradients
-            write_gradient(wide, at)
-            here.copy_(wide.add_(more))
+        if with_entropy:
+            with_entropies(logits, rows)
+        elif write is not None:
+            write(dloss[rows], logits, rows, lse[rows], logits)
+        else:
+            given = dloss[rows], logits, targets[rows], lse[rows], class_weight
+            _core.cross_entropy_backward(*given, dlogits=logits, **named)
         layer.add_gradients(rows, logits)
 
+    if with_entropy:
+        entropies = entropies.reshape(-1)
     for rows in layer.chunks():
         piece(rows)
     return layer.gradients

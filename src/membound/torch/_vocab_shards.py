@@ -187,7 +187,8 @@ class _Rows(torch.autograd.Function):
             options = (
                 chunk_rows, _NO_LABEL, 0.0, 0.0, softcap, False, temperature, with_entropy,
             )  # fmt: skip
-            made = row_gradients((dloss, dentropy), saved, options, wanted, whole.write_gradient)
+            given = whole.write_gradient, whole.own
+            made = row_gradients((dloss, dentropy), saved, options, wanted, *given)
         return (*made, *[None] * 10)
 
 
