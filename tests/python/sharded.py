@@ -217,11 +217,13 @@ def check_columns_without_weight(mesh: Any) -> None:
     """Without a weight weight_offset alone multiplies, forward and backward."""
     whole = torch.randn(4, 8, requires_grad=True)
     part = distribute_tensor(whole.detach(), mesh, [Shard(1)]).requires_grad_()
+    dy = torch.randn(4, 8)  # the squares' sum would have a gradient of rounding errors
+    factors = dy, distribute_tensor(dy, mesh, [Shard(1)])
     for norm in (mt.rms_norm, mt.layer_norm):
         results = [norm(x, None, weight_offset=2.0) for x in (whole, part)]
         slopes = [
-            torch.autograd.grad((y * y).sum(), x)[0]
-            for x, y in zip((whole, part), results, strict=True)
+            torch.autograd.grad((y * of).sum(), x)[0]
+            for x, y, of in zip((whole, part), results, factors, strict=True)
         ]
         for right, got in (results, slopes):
             torch.testing.assert_close(got.full_tensor(), right)
