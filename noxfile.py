@@ -34,6 +34,8 @@ TORCH_INDEX = os.environ.get("MEMBOUND_TORCH_INDEX")
 if shutil.which("ccache"):
     os.environ.setdefault("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
     os.environ.setdefault("CMAKE_CUDA_COMPILER_LAUNCHER", "ccache")
+    # Paths in the key start at the checkout, and build folders lie equally deep in it.
+    os.environ.setdefault("CCACHE_BASEDIR", str(BUILD.parent))
     # One name for one compiler: it is part of the cache's key, and Python's own build may say g++.
     os.environ.setdefault("CC", "cc")
     os.environ.setdefault("CXX", "c++")
@@ -71,7 +73,8 @@ def lint(session: nox.Session) -> None:
 def build(session: nox.Session) -> None:
     """Build the wheel of this interpreter from the tree, as `pip install .` does."""
     shutil.rmtree(BUILD / "wheel", ignore_errors=True)
-    session.run("pip", "wheel", "--no-deps", "-v", "-w", str(BUILD / "wheel"), ".", silent=False)
+    options = ["--no-deps", "-v", "-w", str(BUILD / "wheel"), f"-Cbuild-dir={BUILD / 'python'}"]
+    session.run("pip", "wheel", *options, ".", silent=False)
 
 
 @nox.session(requires=["build"])
