@@ -115,7 +115,7 @@ def check_rare_rows(mesh, rng):
 
 
 def check_automatic_rows(mesh, rng):
-    """Outside of shard_map rows that are sharded stay where they are."""
+    """Outside of shard_map sharded rows are processed shard by shard."""
     x, weight = (jnp.asarray(rng.standard_normal(s)) for s in ((8, 4, WIDTH), (64, WIDTH)))
     labels = jnp.asarray(rng.integers(0, 64, (8, 4)))
     placed = [jax.device_put(one, NamedSharding(mesh, P("a"))) for one in (x, labels)]

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
@@ -174,7 +174,8 @@ def check_column_parallel_layer(mesh: Any) -> None:
     leaves = [x, layer.weight, layer.bias]
     slopes = torch.autograd.grad(right, leaves)
     layer = parallelize_module(layer, mesh, ColwiseParallel())
-    found = mt.linear_cross_entropy(x, layer.weight, labels, layer.bias)
+    same = DTensor.from_local(x, mesh, [Replicate()])
+    found = mt.linear_cross_entropy(same, layer.weight, labels, layer.bias)
     gradients = torch.autograd.grad(found, [x, layer.weight, layer.bias])
     check_all("a layer", [found], [right], gradients, slopes)
 
@@ -196,6 +197,9 @@ def check_errors(mesh: Any) -> None:
     text = "linear_cross_entropy: argument 'validate' must be False where the vocabulary is sharded"
     with pytest.raises(ValueError, match=re.escape(text)):
         mt.linear_cross_entropy(x, weight, labels, bias, validate=True)
+    for call in (mt.linear_cross_entropy, mt.linear_log_probs):  # as with weights of FSDP2
+        with pytest.raises(TypeError, match=f"^{call.__name__}: argument 'x' must be a DTensor"):
+            call(leaves[0], weight, labels)
     with pytest.raises(ValueError, match=r"^linear_log_probs: argument 'labels' must"):
         mt.linear_log_probs(x, weight, labels[0], bias)
 

@@ -26,7 +26,7 @@ def test_patched_and_not_are_compiled(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(torch, "compile", without_inductor)
     result, report = tmp_path / "result.json", tmp_path / "report.md"
-    work = ["prefill:8", "training:2x8"]
+    work = ["decode:2", "prefill:8", "training:2x8"]
     command = ["bench_compiled_model.py", "--tiny", "--steps", "2", "--device", "cpu", "--trace"]
     command += ["--work", ",".join(work), "--modes", "reduce-overhead"]
     monkeypatch.setattr(sys, "argv", [*command, "--json", str(result), "--markdown", str(report)])
@@ -38,5 +38,5 @@ def test_patched_and_not_are_compiled(monkeypatch, tmp_path, capsys):
         assert min(figure["plain_ms"], figure["patched_ms"]) > 0
     assert "| prefill:8 | reduce-overhead |" in report.read_text()
     printed = capsys.readouterr().out
-    assert "prefill:8, reduce-overhead, not patched" in printed  # kernels
+    assert "decode:2, reduce-overhead, not patched" in printed  # kernels
     assert "membound::rms_norm_backward" in printed

@@ -299,10 +299,16 @@ def _refuse_validate(op: str, validate: bool) -> None:
 @torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
 def sharded_row_losses(op, x, weight, bias, labels, class_weight, chunk_rows, *options):
     """The losses and entropies of rows, as DTensors; also labels and class weights as DTensors."""
-    from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     *options, validate, temperature, with_entropy = options
     _refuse_validate(op, validate)
+    if not isinstance(x, DTensor):  # FSDP2 shards weights the same way, and ranks differ in x
+        raise TypeError(
+            f"{op}: argument 'x' must be a DTensor where that is what 'weight' is, got a tensor; "
+            "DTensor.from_local(x, mesh, [Replicate()]) if every rank has the same rows, or "
+            "weight.full_tensor() if not"
+        )
     mesh, at = weight.device_mesh, _axis_of(op, "weight", weight, 0)
     rows = _row_placements(x, at, mesh)
     x, labels = (_placed(op, n, t, mesh, rows) for n, t in (("x", x), ("labels", labels)))
