@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled Llama with and without membound.torch.patch: decoding, prefill and training.
+"""A compiled model with and without membound.torch.patch: decoding, prefill and training.
 
     python benchmarks/bench_compiled_model.py                      # all of it, on a GPU
     python benchmarks/bench_compiled_model.py --tiny --steps 2     # a small one, anywhere
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_model import Bench, patch_with_membound
+from bench_model import MODELS, Bench, patch_with_membound
 
 import membound
 from membound._table import markdown, render
@@ -187,6 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=here)
+    parser.add_argument("--model", choices=MODELS, default="Llama")
     parser.add_argument("--tiny", action="store_true", help="a small model")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--work", default=WORK, help="decode:batch, prefill:length, training:BxS")
@@ -206,7 +207,7 @@ def main() -> int:
     if options.markdown:
         where = torch.cuda.get_device_name() if options.device != "cpu" else "the CPU"
         versions = f"membound {membound.__version__}, torch {torch.__version__}"
-        text = f"# A compiled Llama on {where}\n\n`{' '.join(sys.argv)}`, {versions}\n\n"
+        text = f"# A compiled {options.model} on {where}\n\n`{' '.join(sys.argv)}`, {versions}\n\n"
         options.markdown.write_text(text + markdown(HEADER, table) + "\n")
     print(render(HEADER, table))
     return 0

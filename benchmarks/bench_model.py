@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Llama in training and decoding: eager, compiled, patched by Liger-Kernel and by membound.
+"""A whole model in training and decoding: eager, compiled, patched by Liger-Kernel and by membound.
 
     python benchmarks/bench_model.py              # 1B parameters, on a GPU
     python benchmarks/bench_model.py --tiny       # a small one, on whatever is here
@@ -40,6 +40,17 @@ SIZES = {
 TINY = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 512,
+}  # fmt: skip
+MODELS = {  # class of transformers: what differs from SIZES (Llama 3.2 1B, Qwen3 1.7B, Gemma 3 1B)
+    "Llama": {},
+    "Qwen3": {
+        "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
+        "head_dim": 128, "vocab_size": 151936,
+    },
+    "Gemma3": {
+        "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144,
+    },
 }  # fmt: skip
 
 
@@ -118,21 +129,23 @@ def compiled(model: Any, what: str, mode: str | None = None) -> Any:
 class Bench:
     def __init__(self, options: argparse.Namespace):
         self.device = options.device
-        self.sizes = TINY if options.tiny else SIZES
+        self.family = options.model
+        self.sizes = TINY if options.tiny else SIZES | MODELS[self.family]
         self.batch, self.seq = (2, 32) if options.tiny else (2, 4096)
         self.cached = 16 if options.tiny else CACHED
         self.steps = options.steps
 
     def model(self) -> Any:
-        from transformers import LlamaConfig, LlamaForCausalLM
+        import transformers
 
-        config = LlamaConfig(
+        model = getattr(transformers, f"{self.family}ForCausalLM")
+        config = model.config_class(
             **self.sizes, max_position_embeddings=8192, attn_implementation="sdpa", use_cache=False,
             tie_word_embeddings=True,
         )  # fmt: skip
         torch.manual_seed(0)
         with torch.device(self.device):
-            return LlamaForCausalLM(config).to(torch.bfloat16)
+            return model(config).to(torch.bfloat16)
 
     def synchronize(self) -> None:
         if self.device != "cpu":
@@ -238,6 +251,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=here)
+    parser.add_argument("--model", choices=MODELS, default="Llama")
     parser.add_argument("--tiny", action="store_true", help="a small model")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cases", default="", help="names between semicolons; all by default")
