@@ -9,7 +9,8 @@ there is no list of models, and a module that computes something else is left al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +38,9 @@ from membound.torch._patch_trial import LeftAloneError
 
 @dataclass(frozen=True)
 class Row:
-    """The outcome for the modules of one class."""
+    """The outcome for one part of the modules of one class."""
 
+    part: str  # the name of its switch
     module: str
     count: int
     replaced_by: str | None
@@ -56,47 +58,64 @@ class Report:
         return sum(row.count for row in self.rows if row.replaced_by)
 
     def __str__(self) -> str:
-        cells = [(r.module, str(r.count), r.replaced_by or "-", r.why_left) for r in self.rows]
-        return render(("module", "count", "now", "left because"), cells)
+        cells = [
+            (r.part, r.module, str(r.count), r.replaced_by or "-", r.why_left) for r in self.rows
+        ]
+        return render(("part", "module", "count", "now", "left because"), cells)
 
 
-def patch(model: nn.Module) -> Report:
-    """Replace norms, embeddings, gated MLPs, the rotary function, masks and the loss, in place.
+def patch(
+    model: nn.Module, *, norms: bool = True, rope: bool = True, mlp: bool = True,
+    embedding: bool = True, loss: bool = True, mask: bool = True,
+) -> Report:  # fmt: skip
+    """Replace norms, the rotary function, gated MLPs, embeddings, the loss and masks, in place.
 
-    Found by structure and by what they compute, not by name: norms (with a gate too), embeddings
-    (scaled too), MLPs with gate, up and down projections (apart or fused), attention modules that
-    call ``apply_rotary_pos_emb``, models that call transformers' ``create_causal_mask`` (given no
-    mask, positions or cache they make none for SDPA, which is causal by itself), and the
-    ``loss_function`` of a language model (computed from its logits as they are, where the model's
-    own makes float32 copies of them).
-    Weights, hooks and state dicts stay. A module that is replaced gets a subclass of its class with
-    the same name and a ``forward`` or loss of ours, so no other model changes. Its copies are
-    patched too, and so is what a pickle of the whole model loads (with the version of membound that
-    wrote it). :func:`unpatch` undoes it. Patch before torch.compile and before wrappers of
-    ``forward``.
+    Found by structure and by what they compute, not by name. Weights, hooks and state dicts stay. A
+    module that is replaced gets a subclass of its class with the same name and a ``forward`` or
+    loss of ours, so no other model changes. Its copies are patched too, and so is what a pickle of
+    the whole model loads (with the version of membound that wrote it). :func:`unpatch` undoes it.
+    A second call replaces what the first left out.
+
+    Args:
+        model: patch it before torch.compile and before wrappers of ``forward``.
+        norms: norms of one axis, with a gate too.
+        rope: the ``apply_rotary_pos_emb`` that attention modules call.
+        mlp: gated MLPs with gate, up and down projections (apart or fused), and experts.
+        embedding: embeddings, scaled too.
+        loss: the ``loss_function`` of a language model, computed from its logits as they are; the
+            model's own makes float32 copies of them.
+        mask: the masks of models that call transformers' ``create_causal_mask``: given no mask,
+            positions or cache they make none for SDPA, which is causal by itself.
 
     Returns:
         A table of what was replaced, by what, and what was left and why.
 
     Raises:
-        TypeError: the model is no torch.nn.Module.
+        TypeError: the model is no torch.nn.Module, or a switch no bool.
 
     >>> from torch import nn
-    >>> model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))
-    >>> print(patch(model))
-    module     count  now         left because
-    ---------  -----  ----------  ------------
-    LayerNorm      1  layer_norm
+    >>> model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    >>> print(patch(model, embedding=False))
+    part   module     count  now         left because
+    -----  ---------  -----  ----------  ------------
+    norms  LayerNorm      1  layer_norm
     >>> unpatch(model)
     1
     """
     _check("patch", model)
-    counts: dict[tuple[str, str | None, str], int] = {}
+    switches = {
+        "norms": norms, "rope": rope, "mlp": mlp, "embedding": embedding, "loss": loss, "mask": mask
+    }  # fmt: skip
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            got = type(value).__name__
+            raise TypeError(f"patch: argument '{name}' must be a bool, got {got}")
+    kinds = [kind for kind in _KINDS if switches[kind.part]]
+    counts: Counter[tuple[str, str, str | None, str]] = Counter()
     for module in list(model.modules()):
-        for now, why_left in _replace_parts(module):
-            key = type(module).__name__, now, why_left
-            counts[key] = counts.get(key, 0) + 1
-    return Report([Row(name, count, now, why) for (name, now, why), count in counts.items()])
+        name = type(module).__name__
+        counts.update((name, *outcome) for outcome in _replace_parts(module, kinds))
+    return Report([Row(part, name, n, *said) for (name, part, *said), n in counts.items()])
 
 
 def unpatch(model: nn.Module) -> int:
@@ -139,43 +158,48 @@ def _refuse_wrapped(name: str, module: nn.Module) -> None:
         )
 
 
-def _replace_parts(module: nn.Module) -> list[tuple[str | None, str]]:
+def _replace_parts(module: nn.Module, kinds: list[_Kind]) -> Iterator[tuple[str, str | None, str]]:
     """For each replaceable part of the module: the new function's name, or why it is left."""
-    if patched_class(module):
-        return [(None, f"its {part.strip('_')} is replaced already") for part in recipes_of(module)]
-    found: dict[str, Recipe] = {}
-    outcomes: list[tuple[str | None, str]] = []
-    for kind in _KINDS:
-        if not kind.found(module):
-            continue
-        try:
-            if kind.method in found or kind.method in module.__dict__:
-                raise LeftAloneError(f"its {kind.method.strip('_')} is replaced already")
-            name, found[kind.method] = kind.replacement(module)
-            outcomes.append((name, ""))
-        except LeftAloneError as reason:
-            outcomes.append((None, str(reason)))
-        except Exception:  # noqa: BLE001 - a stranger's code
-            outcomes.append((None, "its own code fails on a small input"))
-    if found:
-        install(module, found)
-    return outcomes
+    ours, recipes = patched_class(module), recipes_of(module)
+    is_top = type(module) is ours
+    if is_top:  # what is found and tried is the module's own
+        uninstall(module)
+    try:
+        for kind in kinds:
+            if not kind.found(module):
+                continue
+            try:
+                if kind.method in {*recipes, *module.__dict__}:
+                    raise LeftAloneError(f"its {kind.method.strip('_')} is replaced already")
+                if ours and not is_top:
+                    raise LeftAloneError("its class was wrapped after it was patched")
+                name, recipes[kind.method] = kind.replacement(module)
+                yield kind.part, name, ""
+            except LeftAloneError as reason:
+                yield kind.part, None, str(reason)
+            except Exception:  # noqa: BLE001 - a stranger's code
+                yield kind.part, None, "its own code fails on a small input"
+    finally:
+        if recipes and (is_top or not ours):
+            install(module, recipes)
 
 
 @dataclass(frozen=True)
 class _Kind:
+    part: str  # the switch of patch
     found: Callable[[nn.Module], bool]
     replacement: Callable[[nn.Module], tuple[str, Recipe]]
     method: str = "forward"  # what is replaced
 
 
 _KINDS = (
-    _Kind(is_norm, replace_norm),
-    _Kind(lambda module: type(module) is nn.LayerNorm, replace_layer_norm),
-    _Kind(is_embedding, replace_embedding),
-    _Kind(is_gated_mlp, replace_gated_mlp),
-    _Kind(has_gated_experts, replace_gate_of_experts, "_apply_gate"),
-    _Kind(calls_rotary, replace_rotary),
-    _Kind(makes_causal_mask, replace_causal_mask),
-    _Kind(makes_loss, replace_loss, "_loss_function"),  # where transformers' property looks first
+    _Kind("norms", is_norm, replace_norm),
+    _Kind("norms", lambda module: type(module) is nn.LayerNorm, replace_layer_norm),
+    _Kind("embedding", is_embedding, replace_embedding),
+    _Kind("mlp", is_gated_mlp, replace_gated_mlp),
+    _Kind("mlp", has_gated_experts, replace_gate_of_experts, "_apply_gate"),
+    _Kind("rope", calls_rotary, replace_rotary),
+    _Kind("mask", makes_causal_mask, replace_causal_mask),
+    # Where transformers' property looks first.
+    _Kind("loss", makes_loss, replace_loss, "_loss_function"),
 )
