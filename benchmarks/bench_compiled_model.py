@@ -86,6 +86,7 @@ class Compiled(Bench):
         def step() -> None:
             if next(count) % ROOM == 0:
                 rewind(self.cached)
+            count_as(cache, self.cached)
             run(input_ids=past[:, :1], position_ids=position, past_key_values=cache, use_cache=True)
 
         return step
@@ -127,6 +128,7 @@ class Compiled(Bench):
         def rewind(length: int) -> None:
             torch._foreach_zero_(lengths)
             torch._foreach_add_(lengths, length)
+            count_as(cache, length)
 
         return cache, rewind
 
@@ -155,6 +157,13 @@ class Compiled(Bench):
         steps.clear()
         gc.collect()
         return Figures(work, mode, *least, compiling)
+
+
+def count_as(cache: Any, length: int) -> None:
+    """Sliding layers count in an int as well, and a graph is compiled for each of its values."""
+    for layer in cache.layers:
+        if hasattr(layer, "cumulative_length_int"):
+            layer.cumulative_length_int = length
 
 
 def kernels(step: Step, device: str) -> str:
@@ -189,6 +198,7 @@ def main() -> int:
     parser.add_argument("--device", default=here)
     parser.add_argument("--model", choices=MODELS, default="Llama")
     parser.add_argument("--tiny", action="store_true", help="a small model")
+    parser.add_argument("--layers", type=int, help="of the model's; compiling takes less")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--work", default=WORK, help="decode:batch, prefill:length, training:BxS")
     parser.add_argument("--modes", default=MODES)

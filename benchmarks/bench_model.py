@@ -131,6 +131,8 @@ class Bench:
         self.device = options.device
         self.family = options.model
         self.sizes = TINY if options.tiny else SIZES | MODELS[self.family]
+        if options.layers:
+            self.sizes = {**self.sizes, "num_hidden_layers": options.layers}
         self.batch, self.seq = (2, 32) if options.tiny else (2, 4096)
         self.cached = 16 if options.tiny else CACHED
         self.steps = options.steps
@@ -253,6 +255,7 @@ def main() -> int:
     parser.add_argument("--device", default=here)
     parser.add_argument("--model", choices=MODELS, default="Llama")
     parser.add_argument("--tiny", action="store_true", help="a small model")
+    parser.add_argument("--layers", type=int, help="in place of the model's number of them")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cases", default="", help="names between semicolons; all by default")
     parser.add_argument("--json", type=Path)
