@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import arrays
@@ -121,6 +122,28 @@ def test_under_vmap(drawn):
         step = jax.grad(lambda x, y, f=one: f(x, y).sum())
         right = np.stack([step(*both) for both in zip(x, labels, strict=True)])
         assert_close(jax.vmap(step)(x, labels), right)
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="this JAX has none")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_shard_map(drawn, kind, reduction):
+    """The code of a sharded vocabulary, of which one device has all (more: jax_vocabulary.py)."""
+    *arrays, labels = drawn
+    spec = jax.sharding.PartitionSpec
+    mesh = jax.sharding.Mesh(np.array(list(labels.devices())), "a")
+    layer = functools.partial(
+        mbj.linear_cross_entropy, reduction=reduction, chunk_rows=4, **KINDS[kind]
+    )
+    split = jax.shard_map(
+        lambda x, w, b, y: layer(x, w, y, b, axis_name="a"),
+        mesh=mesh,
+        in_specs=(spec(), spec("a"), spec("a"), spec()),
+        out_specs=spec(),
+    )
+    step = lambda f: jax.jit(jax.value_and_grad(lambda *given: f(*given).sum(), (0, 1, 2)))  # noqa: E731
+    found = step(lambda x, w, b: split(x, w, b, labels))(*arrays)
+    assert_close(found, step(lambda x, w, b: layer(x, w, labels, b))(*arrays))
 
 
 def test_labels_that_are_none_of_the_vocabulary(drawn):
