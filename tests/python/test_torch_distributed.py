@@ -40,10 +40,15 @@ def run_all(program: str, device: str, folder: Path, seed: int, count: int = 2) 
 
 @pytest.mark.parametrize(
     ("program", "count"),
-    [("sharded.py", 2), ("sharded_vocabulary.py", 2), ("sharded_vocabulary.py", 4)],
-)
+    [
+        ("sharded.py", 2), ("sharded_vocabulary.py", 2), ("sharded_vocabulary.py", 4),
+        ("sharded_patch.py", 2),
+    ],
+)  # fmt: skip
 def test_processes(program, count, tmp_path, seed):
     distributed = pytest.importorskip("torch.distributed")
+    if program == "sharded_patch.py":
+        pytest.importorskip("transformers")
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
     run_all(program, "cpu", tmp_path, seed, count)
@@ -51,9 +56,11 @@ def test_processes(program, count, tmp_path, seed):
 
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
-@pytest.mark.parametrize("program", ["sharded.py", "sharded_vocabulary.py"])
+@pytest.mark.parametrize("program", ["sharded.py", "sharded_vocabulary.py", "sharded_patch.py"])
 def test_two_gpus(program, tmp_path, seed):
     torch = arrays.torch_with_cuda()
+    if program == "sharded_patch.py":
+        pytest.importorskip("transformers")
     if not torch.distributed.is_nccl_available():
         pytest.skip("this torch has no NCCL")
     run_all(program, "cuda", tmp_path, seed)

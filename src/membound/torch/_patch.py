@@ -77,7 +77,8 @@ def patch(
     A second call replaces what the first left out.
 
     Args:
-        model: patch it before torch.compile and before wrappers of ``forward``.
+        model: before or after ``.to()``, torch.compile, ``fully_shard``, DDP and PEFT's adapters;
+            before what stores a ``forward`` in its modules, as accelerate's offloading does.
         norms: norms of one axis, with a gate too.
         rope: the ``apply_rotary_pos_emb`` that attention modules call.
         mlp: gated MLPs with gate, up and down projections (apart or fused), and experts.

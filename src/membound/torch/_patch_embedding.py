@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 
 from membound.torch._embedding import embedding
 from membound.torch._patch_class import Recipe
 from membound.torch._patch_forward import left_to_compiler
-from membound.torch._patch_trial import LeftAloneError, default_settings, draw
+from membound.torch._patch_trial import LeftAloneError, default_settings, draw, stand_in
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -48,13 +46,12 @@ def _confirmed(module: nn.Module, scales: dict[torch.dtype, float]) -> bool:
     with default_settings() as generator:
         table, ids = draw(generator, 8, 64), torch.arange(8).reshape(2, 4)
         for dtype in (torch.float32, torch.bfloat16):
-            stand_in = copy.copy(module)
             weight = nn.Parameter(table.to(dtype), requires_grad=False)
-            stand_in.__dict__["_parameters"] = {"weight": weight}
-            stand_in.__dict__["_buffers"] = {name: b.cpu() for name, b in module.named_buffers()}
-            stand_in.padding_idx = None
+            buffers = {name: b.cpu() for name, b in module.named_buffers()}
+            twin = stand_in(module, {"weight": weight}, buffers)
+            twin.padding_idx = None
             try:
-                wanted = type(module).forward(stand_in, ids)
+                wanted = type(module).forward(twin, ids)
             except Exception:  # noqa: BLE001 - a stranger's code
                 return False
             if not torch.equal(embedding(ids, weight, scale=scales[dtype]), wanted):

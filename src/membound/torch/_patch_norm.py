@@ -20,7 +20,7 @@ from membound.torch._modules import default_eps
 from membound.torch._patch_class import Recipe
 from membound.torch._patch_decisions import attributes_read, states_decided_by
 from membound.torch._patch_forward import left_to_compiler
-from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw
+from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw, stand_in
 from membound.torch._rms_norm import rms_norm, rms_norm_gated
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
@@ -236,20 +236,19 @@ class _Trial:
         of_parameters: torch.dtype | None = None,
     ) -> int | None:  # fmt: skip
         """How many elements differ in the last bits; None if the results differ by more."""
-        stand_in = copy.copy(self.module)
         own = {}
         for name, value in (("weight", self.weight * of_weight), ("bias", self.bias)):
             if name in self.module._parameters:
                 held = _parameter(self.module, name)
                 kept = None if held is None else value.to(of_parameters or dtype)
                 own[name] = None if kept is None else nn.Parameter(kept, requires_grad=False)
-        stand_in.__dict__["_parameters"] = own
+        # Other values of buffers show which attribute is used.
         buffers = {n: torch.full(b.shape, 1.5) for n, b in self.module.named_buffers(recurse=False)}
-        stand_in.__dict__["_buffers"] = buffers  # other values show which attribute is used
+        twin = stand_in(self.module, own, buffers)
         arrays = [(self.x * of_x).to(dtype), self.gate.to(dtype)][: 2 if has_gate else 1]
         try:
-            wanted = type(self.module).forward(stand_in, *arrays)
-            got = norm(stand_in, *arrays)
+            wanted = type(self.module).forward(twin, *arrays)
+            got = norm(twin, *arrays)
         except Exception:  # noqa: BLE001 - a stranger's code, or a call that we do not take
             return None
         if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:

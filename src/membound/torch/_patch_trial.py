@@ -7,8 +7,10 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import nn
 
 
 class LeftAloneError(Exception):
@@ -31,6 +33,15 @@ def default_settings(device: str = "cpu") -> Iterator[torch.Generator]:
 
 def draw(generator: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+
+
+def stand_in(
+    module: nn.Module, parameters: dict[str, Any], buffers: dict[str, torch.Tensor]
+) -> nn.Module:
+    """A shallow copy with other tensors. Classes of FSDP2 cannot be created by copy.copy."""
+    twin = object.__new__(type(module))
+    twin.__dict__.update(module.__dict__, _parameters=parameters, _buffers=buffers)
+    return twin
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor, cancels: bool = False) -> bool:
