@@ -7,7 +7,7 @@
 // include this one.
 namespace membound::cpu {
 
-inline constexpr long kThreadMemoryBytes = 128 << 10;
+inline constexpr long kThreadMemoryBytes = 320 << 10;
 
 void* thread_memory() noexcept;  // aligned to 64 bytes
 

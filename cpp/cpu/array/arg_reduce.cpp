@@ -89,25 +89,25 @@ class ArgReduction {
   }
   // Where the first of the values is that equals the extreme one, or is a NaN as it is.
   std::int64_t place_of(T extreme, const T* values, std::int64_t count) const {
-    constexpr std::int64_t kStep = 64;
+    constexpr std::int64_t kStep = 64, kAtOnce = 4 * kStep;
     T repeated[kStep];
     std::fill_n(repeated, kStep, extreme);
-    BlockMemory matches;
-    ArrayBlocks compare{ElementwiseOp::kEqual,
-                        dtype_ == DType::kBool ? DType::kUInt8 : unsigned_of(dtype_),
-                        count,
-                        kStep,
-                        matches.bytes,
-                        {values, repeated, nullptr},
-                        {kStep, 0, 0}};
-    if (is_nan(extreme)) {
-      compare.op = ElementwiseOp::kNotEqual;
-      compare.inputs[1] = values;
-      compare.advance[1] = kStep;
+    bool matches[kAtOnce];
+    const DType dtype = dtype_ == DType::kBool ? DType::kUInt8 : unsigned_of(dtype_);
+    for (std::int64_t at = 0;; at += kAtOnce) {
+      const std::int64_t left = std::min(kAtOnce, count - at);
+      ArrayBlocks compare{
+          ElementwiseOp::kEqual, dtype, left, kStep, matches, {values + at, repeated, nullptr},
+          {kStep, 0, 0}};
+      if (is_nan(extreme)) {
+        compare.op = ElementwiseOp::kNotEqual;
+        compare.inputs[1] = values + at;
+        compare.advance[1] = kStep;
+      }
+      kernels().array_binary(compare);
+      const void* first = std::memchr(matches, 1, static_cast<std::size_t>(left));
+      if (first != nullptr) return at + (static_cast<const bool*>(first) - matches);
     }
-    kernels().array_binary(compare);
-    const void* first = std::memchr(matches.bytes, 1, static_cast<std::size_t>(count));
-    return static_cast<const char*>(first) - matches.bytes;
   }
   void write(std::int64_t output) {
     Found<T>* parts = &found_[static_cast<std::size_t>(output * chunks_)];

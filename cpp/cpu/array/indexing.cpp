@@ -151,19 +151,38 @@ std::int64_t array_count_true(const bool* mask, std::int64_t count) {
   return total;
 }
 
+namespace {
+
+// Writes every place, the next one over it unless the element is true: a jump for each would be
+// mispredicted. Eight that are false are left out at once. Returns `found` and those of the row.
+std::int64_t places_in_row(const bool* mask, std::int64_t row, std::int64_t count,
+                           std::int64_t found, std::int64_t* places) {
+  for (std::int64_t first = 0; first < row; first += 8) {
+    const std::int64_t end = std::min<std::int64_t>(first + 8, row);
+    std::uint64_t any = 1;
+    if (end - first == 8) std::memcpy(&any, mask + first, 8);
+    if (any == 0) continue;
+    for (std::int64_t i = first; i < end && found < count; ++i) {
+      places[found] = i;
+      found += mask[i] ? 1 : 0;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 void array_nonzero(const ArrayNonzero& problem) {
   const ArrayDims& dims = problem.dims;
   const int last = dims.rank - 1;
   const std::int64_t row = dims.rank > 0 ? dims.shape[last] : 1, rows = dims.size() / row;
   std::int64_t place[kMaxRank] = {}, found = 0;
   for (std::int64_t at = 0; at < rows; ++at) {
-    const bool* mask = problem.mask + at * row;
-    const bool* end = mask + row;
-    for (const bool* next = std::find(mask, end, true); next != end;
-         next = std::find(next + 1, end, true), ++found) {
-      for (int axis = 0; axis < last; ++axis) problem.indices[axis][found] = place[axis];
-      if (last >= 0) problem.indices[last][found] = next - mask;
-    }
+    const std::int64_t before = found;
+    found = places_in_row(problem.mask + at * row, row, problem.count, found,
+                          last < 0 ? nullptr : problem.indices[last]);
+    for (int axis = 0; axis < last; ++axis)
+      std::fill(problem.indices[axis] + before, problem.indices[axis] + found, place[axis]);
     for (int axis = last - 1; axis >= 0; --axis) {
       if (++place[axis] < dims.shape[axis]) break;
       place[axis] = 0;

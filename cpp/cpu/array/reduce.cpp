@@ -177,6 +177,15 @@ class Reduction {
     void read_block(std::int64_t output, std::int64_t first, std::int64_t count, char* value) {
       gather_elements(dims_, source_, output * of_.count_ + first, count, gathered_.bytes);
       const void* values = gathered_.bytes;
+      if (source_.dtype == DType::kBool && of_.pair_.op == ElementwiseOp::kAdd) {
+        static_assert(kTreeBlock < 1 << 16);
+        std::uint16_t trues = 0;
+        for (std::int64_t i = 0; i < count; ++i)
+          trues = static_cast<std::uint16_t>(trues + gathered_.bytes[i]);
+        const std::uint64_t total = trues;
+        std::memcpy(value, &total, sizeof(total));
+        return;
+      }
       if (source_.dtype != of_.dtype_) {
         of_.table_.array_convert({values, values_.bytes, source_.dtype, of_.dtype_, count});
         values = values_.bytes;
@@ -223,10 +232,17 @@ class Reduction {
 
   // --- columns: neighbouring outputs together, row by row ---
 
-  static constexpr std::int64_t kTileBytes = 1024;
+  static constexpr std::int64_t kTileBytes = 4096, kLongTileBytes = 8 * kTileBytes, kLongRow = 64;
+
+  // The order in which extremes are taken is free: one lane is enough, and stays in the L1 cache.
+  bool has_one_lane() const {
+    return kept_.shape[kept_.rank - 1] >= kLongRow &&
+           (pair_.op == ElementwiseOp::kMinimum || pair_.op == ElementwiseOp::kMaximum);
+  }
 
   void reduce_columns() {
-    const std::int64_t tile = kTileBytes / size_, columns = kept_.shape[kept_.rank - 1];
+    const std::int64_t columns = kept_.shape[kept_.rank - 1];
+    const std::int64_t tile = (has_one_lane() ? kLongTileBytes : kTileBytes) / size_;
     const std::int64_t tiles = (columns + tile - 1) / tile, outer = outputs_ / columns;
     const std::int64_t each = std::min(count_, kChunk) * std::min(tile, columns);
     const std::int64_t grain = std::max<std::int64_t>((64 << 10) / each, 1);
@@ -244,14 +260,17 @@ class Reduction {
   class ColumnTile {
    public:
     ColumnTile(const Reduction& reduction, std::int64_t output, std::int64_t columns)
-        : of_(reduction), output_(output), columns_(columns) {
+        : of_(reduction),
+          output_(output),
+          columns_(columns),
+          lane_count_(reduction.has_one_lane() ? 1 : kTreeLanes) {
       each_run(of_.kept_, of_.problem_.source.strides, output, 1,
                [&](std::int64_t offset, std::int64_t) { offset_ = offset; });
       row_bytes_ = columns * of_.size_;
-      char* memory = thread_array<char, kThreadMemoryBytes>();
-      lanes_ = memory;
-      rows_ = memory + kTreeLanes * kTileBytes;
-      stack_ = rows_ + kTreeLanes * kTileBytes;
+      const std::int64_t lane_bytes = lane_count_ == 1 ? kLongTileBytes : kTreeLanes * kTileBytes;
+      lanes_ = thread_array<char, kThreadMemoryBytes>();
+      rows_ = lanes_ + lane_bytes;
+      stack_ = rows_ + lane_bytes;
       if (of_.is_deviation())
         gather_elements(of_.kept_, of_.problem_.centre, output, columns, centre_.bytes);
     }
@@ -262,7 +281,7 @@ class Reduction {
       for (std::int64_t block = first; block < last; block += kTreeBlock) {
         const std::int64_t end = std::min(block + kTreeBlock, last);
         add_block(block, end);
-        add_lanes(std::min(end - block, kTreeLanes));
+        add_lanes(std::min(end - block, lane_count_));
         for (int merges = counter.merges_of_next(); merges > 0; --merges) merge();
         std::memcpy(stack_ + depth_++ * row_bytes_, lanes_, static_cast<std::size_t>(row_bytes_));
       }
@@ -283,15 +302,15 @@ class Reduction {
                                {earlier, lanes_, nullptr},
                                {0, 0, 0}});
     }
-    // Rows [block, end), row i in lane (i - block) % kTreeLanes.
+    // Rows [block, end), row i in lane (i - block) % lane_count_.
     void add_block(std::int64_t block, std::int64_t end) {
       for (std::int64_t row = block; row < end;) {
-        const std::int64_t lane = (row - block) % kTreeLanes;
-        const std::int64_t rows = std::min(kTreeLanes - lane, end - row);
+        const std::int64_t lane = (row - block) % lane_count_;
+        const std::int64_t rows = std::min(lane_count_ - lane, end - row);
         std::int64_t at = lane;
         each_run(of_.reduced_, of_.problem_.reduced_strides, row, rows,
                  [&](std::int64_t offset, std::int64_t run) {
-                   add_rows(offset, run, at, row - block < kTreeLanes);
+                   add_rows(offset, run, at, row - block < lane_count_);
                    at += run;
                  });
         row += rows;
@@ -327,7 +346,7 @@ class Reduction {
     }
 
     const Reduction& of_;
-    std::int64_t output_, columns_, offset_ = 0, row_bytes_;
+    std::int64_t output_, columns_, lane_count_, offset_ = 0, row_bytes_;
     char *lanes_, *rows_, *stack_;
     int depth_ = 0;
     BlockMemory centre_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -87,6 +88,8 @@ inline void gather_elements(const ArrayDims& dims, const ArrayOperand& from, std
       const T* x = data + offset;
       if (stride == 1 && run >= 16) {
         std::memcpy(to, x, static_cast<std::size_t>(run) * sizeof(T));
+      } else if (stride == 0) {
+        std::fill_n(to, run, *x);
       } else {
         for (std::int64_t i = 0; i < run; ++i) to[i] = x[i * stride];
       }

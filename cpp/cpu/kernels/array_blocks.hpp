@@ -37,7 +37,8 @@ struct BlockLoop {
         } else if constexpr (kOperands == 2) {
           result[i] = F::apply(x[i], y[i]);
         } else if constexpr (kIsWhere) {
-          result[i] = F::apply(which[i], y[i], z[i]);
+          // By masks: compilers would jump.
+          result[i] = static_cast<A>(z[i] ^ ((y[i] ^ z[i]) & static_cast<A>(-A(which[i]))));
         } else {
           result[i] = F::apply(x[i], y[i], z[i]);
         }
