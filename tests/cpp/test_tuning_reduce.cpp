@@ -45,6 +45,13 @@ TEST_CASE("few results are split, many are not") {
   CHECK(reduce_rows_config(1, 256).chunks == 1);
 }
 
+TEST_CASE("threads of a row have sixteen loads if there are rows enough") {
+  CHECK(reduce_rows_config(4096, 1024).lanes == 64);
+  CHECK(reduce_rows_config(100, 1024).lanes == kReduceThreads);
+  CHECK(reduce_rows_config(1 << 20, 64).lanes == 16);
+  CHECK(reduce_rows_config(1 << 20, 200).lanes == 32);
+}
+
 TEST_CASE("partial results are merged by as many threads as there are eights of them") {
   CHECK(chunk_lanes(1) == 1);
   CHECK(chunk_lanes(8) == 1);

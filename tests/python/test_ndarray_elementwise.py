@@ -295,6 +295,31 @@ def test_comparisons_of_bools(device, shape, seed):
         assert_same(getattr(nd, name)(*mine), np.asarray(getattr(np, name)(first, second)))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(301, 132), (5, 4100), (77, 131), (1, 9000), (40007,)])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "int64", "float64"])
+def test_rows_columns_and_single_elements_are_broadcast(device, shape, dtype, seed):
+    """Enough elements for blocks whose threads have vectors alone."""
+    rng = np.random.default_rng(seed)
+    full, row, column, one = (
+        rng.integers(0, 9, size).astype(dtype)
+        for size in (shape, shape[-1:], (*shape[:-1], 1), (1,) * len(shape))
+    )
+    condition = rng.random(shape[-1:]) < 0.5
+    x = to_ndarray(full, device)
+    for part in (row, column, one):
+        y = to_ndarray(part, device)
+        for name in ("equal", "bitwise_or") if dtype == "bool" else ("subtract", "less"):
+            result, flipped = getattr(nd, name)(x, y), getattr(nd, name)(y, x)
+            assert_same(result, getattr(np, name)(full, part), (name, part.shape))
+            assert_same(flipped, getattr(np, name)(part, full), (name, part.shape))
+        assert_same(nd.broadcast_to(y, shape).copy(), np.broadcast_to(part, shape))
+        wide = nd.astype(nd.broadcast_to(y, shape), nd.float32)
+        assert_same(wide, np.broadcast_to(part, shape).astype("f4"))
+        chosen = nd.where(to_ndarray(condition, device), x, y)
+        assert_same(chosen, np.where(condition, full, part))
+
+
 def test_in_place_results_keep_the_dtype():
     x = nd.ones(2, dtype=nd.float32)
     with pytest.raises(TypeError):

@@ -18,31 +18,17 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const UnitArray& result = p.arrays[1];
   const std::int64_t first =
       std::int64_t{blockIdx.x} * (kCopyUnits * kElementwiseThreads) + threadIdx.x;
-  if constexpr (!kConverts) {
-    if (p.dense && first + (kCopyUnits - 1) * kElementwiseThreads < p.inner / kUnitItems) {
-      RawUnit<A> units[kCopyUnits];
-#pragma unroll
-      for (int unit = 0; unit < kCopyUnits; ++unit) {
-        const std::int64_t linear = first + unit * kElementwiseThreads;
-        units[unit] = source.is_scalar ? scalar_unit<A>(source)
-                                       : load_vectors<A>(source.data + linear * source.unit_bytes,
-                                                         source.item_bytes);
-      }
-#pragma unroll
-      for (int unit = 0; unit < kCopyUnits; ++unit) {
-        const std::int64_t linear = first + unit * kElementwiseThreads;
-        store_vectors(result.data + linear * result.unit_bytes, result.item_bytes, units[unit]);
-      }
-      return;
-    }
-  }
   RawUnit<A> raw[kCopyUnits];
   std::int64_t at[kCopyUnits][2];
   int count[kCopyUnits];
+  const bool is_dense = first + (kCopyUnits - 1) * kElementwiseThreads < p.whole;
+  if (is_dense) load_dense<A, kCopyUnits>(source, p.row_units, first, raw);
 #pragma unroll
   for (int unit = 0; unit < kCopyUnits; ++unit) {
     const std::int64_t linear = first + unit * kElementwiseThreads;
-    count[unit] = 0;
+    count[unit] = is_dense ? kUnitItems : 0;
+    at[unit][1] = linear * kUnitItems;
+    if (is_dense) continue;
     if (linear >= p.index.size) continue;
     const std::int64_t col = kUnitItems * p.index.offsets(linear, p.strides, at[unit]);
     count[unit] = static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));

@@ -20,7 +20,10 @@ constexpr bool kTakes = functors::takes<A>(kTypes);
 template <int kOperands>
 struct ElementwiseParams {
   ElementwiseOp op;
-  bool dense;          // one dimension, and every array has vectors or is one number
+  // Units below `whole` are vectors of the result, one after another. Operands are so too, or one
+  // number, or repeat a row of `row_units` units or the elements of a column.
+  std::int64_t whole;
+  Divider row_units;
   std::int64_t inner;  // extent of the last dimension in elements; `index` has it in units
   ArrayIndex index;
   UnitArray arrays[kOperands + 1];  // the result is the last
@@ -46,6 +49,44 @@ __device__ inline void evaluate(const A (&x)[kOperands][kUnitItems], A (&values)
   }
 }
 
+// The units of a thread, all below `whole`. The size of the items is asked once for all of them.
+template <class A, int kUnits>
+__device__ inline void load_dense(const UnitArray& array, const Divider& row_units,
+                                  std::int64_t first, RawUnit<A> (&raw)[kUnits]) {
+  std::int64_t at[kUnits];
+#pragma unroll
+  for (int unit = 0; unit < kUnits; ++unit) {
+    at[unit] = first + unit * kElementwiseThreads;
+    if (array.repeat != Repeat::kNone) {
+      const std::int64_t row = row_units.quotient(at[unit]);
+      at[unit] = array.repeat == Repeat::kRow ? at[unit] - row * row_units.extent : row;
+    }
+  }
+  const auto each = [&](auto load) {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) raw[unit] = load(at[unit]);
+  };
+  const auto vectors = [&](int bytes) {
+    each([&](std::int64_t unit) {
+      return load_vectors<A>(array.data + unit * (kUnitItems * bytes), bytes);
+    });
+  };
+  if (array.is_scalar) return each([&](std::int64_t) { return scalar_unit<A>(array); });
+  if (array.repeat == Repeat::kColumn) {
+    return each([&](std::int64_t row) {
+      return repeated_item<A>(array.data + row * array.row_bytes, array.item_bytes);
+    });
+  }
+  if constexpr (RawUnit<A>::kWords == 8) {
+    if (array.item_bytes == 8) return vectors(8);
+  }
+  if constexpr (RawUnit<A>::kWords >= 4) {
+    if (array.item_bytes == 4) return vectors(4);
+    if (array.item_bytes == 2) return vectors(2);
+  }
+  vectors(1);
+}
+
 // A thread loads kElementwiseUnits units of each operand before it computes the first. The switch
 // is outside the loop over elements, so each function is compiled once per arithmetic type.
 // Memory-bound.
@@ -56,30 +97,24 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
   pdl_wait_and_launch();
   const std::int64_t first =
       std::int64_t{blockIdx.x} * (kUnits * kElementwiseThreads) + threadIdx.x;
-  const std::int64_t whole = p.dense ? p.inner / kUnitItems : 0;  // units below this are vectors
   const auto locate = [&](std::int64_t linear, std::int64_t (&at)[kOperands + 1]) {
     const std::int64_t col = kUnitItems * p.index.offsets(linear, p.strides, at);
     return static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));
   };
-  RawUnit<A> raw[kUnits][kOperands];
+  RawUnit<A> raw[kOperands][kUnits];
+  if (first + (kUnits - 1) * kElementwiseThreads < p.whole) {
 #pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-    const std::int64_t linear = first + unit * kElementwiseThreads;
-    if (linear < whole) {
+    for (int k = 0; k < kOperands; ++k)
+      load_dense<A, kUnits>(p.arrays[k], p.row_units, first, raw[k]);
+  } else {
 #pragma unroll
-      for (int k = 0; k < kOperands; ++k) {
-        const UnitArray& array = p.arrays[k];
-        if (array.is_scalar) {
-          raw[unit][k] = scalar_unit<A>(array);
-        } else {
-          raw[unit][k] = load_vectors<A>(array.data + linear * array.unit_bytes, array.item_bytes);
-        }
-      }
-    } else if (linear < p.index.size) {
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const std::int64_t linear = first + unit * kElementwiseThreads;
+      if (linear >= p.index.size) continue;
       std::int64_t at[kOperands + 1];
       const int count = locate(linear, at);
 #pragma unroll
-      for (int k = 0; k < kOperands; ++k) raw[unit][k] = load_unit<A>(p.arrays[k], at[k], count);
+      for (int k = 0; k < kOperands; ++k) raw[k][unit] = load_unit<A>(p.arrays[k], at[k], count);
     }
   }
   const UnitArray& result = p.arrays[kOperands];
@@ -89,7 +124,7 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
     if (linear >= p.index.size) break;
     A x[kOperands][kUnitItems], values[kUnitItems] = {};
 #pragma unroll
-    for (int k = 0; k < kOperands; ++k) unpack_unit(raw[0][k], p.arrays[k].dtype, x[k]);
+    for (int k = 0; k < kOperands; ++k) unpack_unit(raw[k][0], p.arrays[k].dtype, x[k]);
     RawUnit<A> packed = {};
     switch (p.op) {
 #define MEMBOUND_CASE(Name_, operands_, types_, result_)                        \
@@ -102,7 +137,7 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
       default: break;
     }
     if (result.dtype != DType::kBool) packed = pack_unit(values, result.dtype, result.item_bytes);
-    if (linear < whole) {
+    if (linear < p.whole) {
       store_vectors(result.data + linear * result.unit_bytes, result.item_bytes, packed);
     } else {
       std::int64_t at[kOperands + 1];
@@ -112,7 +147,7 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
 #pragma unroll
     for (int unit = 0; unit + 1 < kUnits; ++unit) {  // the next unit moves to the front
 #pragma unroll
-      for (int k = 0; k < kOperands; ++k) raw[unit][k] = raw[unit + 1][k];
+      for (int k = 0; k < kOperands; ++k) raw[k][unit] = raw[k][unit + 1];
     }
   }
 }
@@ -129,7 +164,9 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
   for (int axis = 0; axis < last; ++axis) shape[axis] = dims.shape[axis];
   if (last >= 0) shape[last] = (p.inner + kUnitItems - 1) / kUnitItems;
   p.index = array_index(shape, last < 0 ? 1 : dims.rank);
-  p.dense = last <= 0;
+  // Rows of whole units, one after another, are walked as one dimension.
+  const bool rows = last == 1 && p.inner % kUnitItems == 0;
+  bool dense = last <= 0 || rows;
   for (int k = 0; k <= kOperands; ++k) {
     const ArrayOperand& operand = k == kOperands ? result : operands[k];
     const bool is_scalar = operand.data == nullptr;
@@ -138,8 +175,21 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
     for (int axis = 0; axis < last; ++axis)
       p.strides[k][axis] = is_scalar ? 0 : operand.strides[axis];
     p.strides[k][last < 0 ? 0 : last] = kUnitItems * inner;
-    p.dense = p.dense && (p.arrays[k].vectors || is_scalar);
+    UnitArray& array = p.arrays[k];
+    if (is_scalar) continue;
+    const std::int64_t apart = last == 1 ? operand.strides[0] : 0;
+    if (k < kOperands && inner == 0) {
+      array.repeat = Repeat::kColumn;
+      array.row_bytes = apart * array.item_bytes;
+    } else if (k < kOperands && rows && apart == 0 && array.vectors) {
+      array.repeat = Repeat::kRow;
+    } else {
+      dense = dense && array.vectors && (last <= 0 || apart == p.inner);
+    }
   }
+  const std::int64_t units = p.inner / kUnitItems;
+  p.whole = dense ? (rows ? dims.shape[0] * units : units) : 0;
+  p.row_units = divider_of(units);
   return p;
 }
 

@@ -106,12 +106,10 @@ __device__ void reduce_dense(const ReduceParams<A>& p, Arguments&&... arguments)
   } else if constexpr (scalar::Number<A>::kSigned) {
     if (dtype == DType::kInt64) return with.template operator()<DType::kInt64>();
     if (dtype == DType::kInt32) return with.template operator()<DType::kInt32>();
-    if (dtype == DType::kInt16) return with.template operator()<DType::kInt16>();
     with.template operator()<DType::kInt8>();
   } else {
     if (dtype == DType::kUInt64) return with.template operator()<DType::kUInt64>();
     if (dtype == DType::kUInt32) return with.template operator()<DType::kUInt32>();
-    if (dtype == DType::kUInt16) return with.template operator()<DType::kUInt16>();
     with.template operator()<DType::kUInt8>();
   }
 }
@@ -365,7 +363,10 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
     p.partial_results = p.kept.size;
   }
   p.inner_units = units_of(p.inner);
-  p.dense = p.arrays[kSource].vectors && p.reduced.rank == 1 && problem.op != ReduceOp::kProd;
+  // Integers of 16 bits are rare: they have no loop of their own.
+  const DType dtype = problem.source.dtype;
+  p.dense = p.arrays[kSource].vectors && p.reduced.rank == 1 && problem.op != ReduceOp::kProd &&
+            dtype != DType::kInt16 && dtype != DType::kUInt16;
   p.lane_bits = std::countr_zero(static_cast<unsigned>(p.config.lanes));
   p.chunk_count = divider_of(p.config.chunks);
   p.block_columns = divider_of((p.kept.size + p.config.width - 1) / p.config.width);

@@ -37,9 +37,14 @@ constexpr ReduceConfig reduce_config(std::int64_t results, std::int64_t steps, i
   return {lanes, kReduceThreads / lanes, chunk == 0 ? 1 : (steps + chunk - 1) / chunk, chunk};
 }
 
-// Along adjacent elements: four loads for each of the threads of a result.
+// Along adjacent elements: sixteen loads for each of the threads of a result, but a warp for it
+// where that leaves four, and more threads while there are too few for a GPU.
 constexpr ReduceConfig reduce_rows_config(std::int64_t results, std::int64_t units) {
-  return reduce_config(results, units, power_of_two((units + 3) / 4, kReduceThreads));
+  constexpr std::int64_t kFewestThreads = 1 << 18;
+  const int most = power_of_two((units + 3) / 4, kReduceThreads);
+  int lanes = std::max(power_of_two((units + 15) / 16, most), std::min(most, 32));
+  while (lanes < most && results * lanes < kFewestThreads) lanes *= 2;
+  return reduce_config(results, units, lanes);
 }
 
 // Across adjacent results: a block is 32 units wide if there are so many.

@@ -24,6 +24,9 @@ struct RawUnit {
   std::uint32_t words[kWords];
 };
 
+// What a dense problem of rows finds again: the one row, or in each row one element.
+enum class Repeat : std::uint8_t { kNone, kRow, kColumn };
+
 // Where an array's units are. `vectors`: along the last dimension the elements are adjacent, and
 // each unit is aligned to its size.
 struct UnitArray {
@@ -33,6 +36,8 @@ struct UnitArray {
   std::uint8_t item_bytes = 1, unit_bytes = kUnitItems;
   bool vectors = false;
   bool is_scalar = false;
+  Repeat repeat = Repeat::kNone;
+  std::int64_t row_bytes = 0;    // of Repeat::kColumn
   std::uint32_t scalar[8] = {};  // a unit of the same number
 };
 
@@ -160,6 +165,19 @@ __device__ inline RawUnit<A> scalar_unit(const UnitArray& array) {
   RawUnit<A> raw;
 #pragma unroll
   for (int word = 0; word < RawUnit<A>::kWords; ++word) raw.words[word] = array.scalar[word];
+  return raw;
+}
+
+// A unit of one element of memory.
+template <class A>
+__device__ inline RawUnit<A> repeated_item(const char* at, int bytes) {
+  const std::uint64_t bits = load_bits(at, bytes);
+  const auto low = static_cast<std::uint32_t>(bits);
+  const std::uint32_t word = bytes == 1 ? low * 0x01010101u : bytes == 2 ? low * 0x00010001u : low;
+  RawUnit<A> raw;
+#pragma unroll
+  for (int i = 0; i < RawUnit<A>::kWords; ++i)
+    raw.words[i] = bytes == 8 && i % 2 == 1 ? static_cast<std::uint32_t>(bits >> 32) : word;
   return raw;
 }
 
