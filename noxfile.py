@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ RELEASE_PYTHONS = ("3.11", "3.12", "3.14t")
 TESTED_PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.14t")
 # Code for 8.0 runs on 8.6 and 8.9 too; what gains there is added by cpp/CMakeLists.txt.
 RELEASE_ARCHITECTURES = "75-real;80-real;90-real;100-real;120"
+RELEASE_PLATFORM = f"manylinux_2_28_{platform.machine()}"
 RELEASES = ("torch==2.10.0", "torch", "jax==0.4.38", "jax")  # oldest with all we promise, newest
 # An index with a torch that has no libraries for GPUs (gigabytes); nothing else comes from it.
 TORCH_INDEX = os.environ.get("MEMBOUND_TORCH_INDEX")
@@ -204,13 +206,22 @@ def new_environment(session: nox.Session, python: str, folder: Path) -> str:
     return str(folder / "bin/python")
 
 
-def build_core(session: nox.Session, version: str) -> Path:
+def link_flags(session: nox.Session) -> str:
+    """Return what the linker takes for RELEASE_PLATFORM: nothing in its image, stubs elsewhere."""
+    if tuple(map(int, platform.libc_ver()[1].split("."))) <= (2, 28):
+        return ""
+    command = ("python", ".github/scripts/link_stubs.py", str(BUILD / "release-stubs"))
+    return str(session.run(*command, silent=True)).strip()
+
+
+def build_core(session: nox.Session, version: str, link: str) -> Path:
     """Compile the library once, for the wheels of every interpreter; return its install prefix."""
     folder, prefix = BUILD / "release", BUILD / "release-core"
     shutil.rmtree(prefix, ignore_errors=True)
     numbers = version.partition(".dev")[0]
     options = [f"-DSKBUILD_PROJECT_VERSION={numbers}", f"-DSKBUILD_PROJECT_VERSION_FULL={version}"]
     options.append(f"-DMEMBOUND_CUDA={os.environ.get('MEMBOUND_CUDA', 'ON')}")
+    options.append(f"-DCMAKE_SHARED_LINKER_FLAGS={link}")
     if os.environ.get("MEMBOUND_NVCC") == "pypi":
         session.install(*groups("nvcc"))
     architectures = {"CUDAARCHS": os.environ.get("CUDAARCHS", RELEASE_ARCHITECTURES)}
@@ -224,8 +235,8 @@ def build_core(session: nox.Session, version: str) -> Path:
 def release(session: nox.Session) -> None:
     """Build sdist and wheels as a release does: one core for all interpreters; check and test them.
 
-    MEMBOUND_CUDA=OFF builds them for the CPU alone. The platform in their names follows from the C
-    library of this machine; a release is built in the image that wheels.yml names.
+    MEMBOUND_CUDA=OFF builds them for the CPU alone. They are of RELEASE_PLATFORM wherever they are
+    built; a release is built in its image, which wheels.yml names.
     """
     shutil.rmtree(BUILD / "dist", ignore_errors=True)
     dist, raw = BUILD / "dist", BUILD / "release-wheels"
@@ -233,7 +244,8 @@ def release(session: nox.Session) -> None:
     session.install(*groups("release"), *CMAKE)
     session.run("python", "-m", "build", "--sdist", "--outdir", str(dist))
     (sdist,) = dist.glob("*.tar.gz")
-    core = build_core(session, sdist.name.removeprefix("membound-").removesuffix(".tar.gz"))
+    link = link_flags(session)
+    core = build_core(session, sdist.name.removeprefix("membound-").removesuffix(".tar.gz"), link)
     for version in RELEASE_PYTHONS:
         python = interpreter(version)
         if python is None:
@@ -244,10 +256,12 @@ def release(session: nox.Session) -> None:
         needs = [*PROJECT["build-system"]["requires"], "setuptools-scm>=8"]
         session.run(own, "-m", "pip", "install", "--quiet", *needs, external=True)
         options = ["--no-build-isolation", "--no-deps", f"-Ccmake.define.MEMBOUND_CORE={core}"]
+        options.append(f"-Ccmake.define.CMAKE_MODULE_LINKER_FLAGS={link}")
         where = ["-w", str(raw / version)]
         session.run(own, "-m", "pip", "wheel", *options, *where, ".", external=True)
         built = built_wheel(raw / version)
-        session.run("auditwheel", "repair", "--exclude", "libcuda.so.1", "-w", str(dist), built)
+        repair = ("auditwheel", "repair", "--exclude", "libcuda.so.1", "--plat", RELEASE_PLATFORM)
+        session.run(*repair, "-w", str(dist), built)
     wheels = [str(path) for path in sorted(dist.glob("*.whl"))]
     for wheel in wheels:
         session.run("auditwheel", "show", wheel)
