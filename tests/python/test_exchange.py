@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+import sysconfig
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -378,6 +379,9 @@ def test_many_threads_at_once(seed):
             done.result()
 
 
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="there is no GIL to release"
+)
 def test_long_calls_let_other_threads_run():
     x = np.ones((4096, 4096), np.float32)
     out = np.empty_like(x)
