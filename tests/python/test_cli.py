@@ -121,6 +121,13 @@ def test_check_passes(framework, monkeypatch, capsys):
         assert re.search(rf"^{op} +cpu: {framework} +\d+ .* ok$", text, re.MULTILINE)
 
 
+def test_check_passes_with_torch(monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(cases, "WIDTHS", (7,))
+    assert command_line.main(["check", "--framework", "torch", "--device", "cpu"]) == 0
+    assert "are right" in capsys.readouterr().out
+
+
 def test_the_summary_shows_the_worst_of_an_op_and_the_long_table_all(capsys):
     lines = [
         report.Line("softmax", "numpy", "cpu", "float32", 10, 0.4, 0.5),

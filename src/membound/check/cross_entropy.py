@@ -73,7 +73,7 @@ class Given:
         top = (logits if cap is None else cap * np.tanh(logits / cap)).max(-1)
         top = round_to(top, loss.dtype)
         array = cases.matrix(framework, logits, case.dtype, case.transposed)
-        parts = np.stack([top, lse.values - top], -1)
+        parts = np.stack([top, lse.values - top], -1).astype(np.float64)  # torch takes none wider
         return cls(array, cases.plain(framework, labels, "int64"), loss, parts, gradient)
 
 
