@@ -180,6 +180,26 @@ def check_column_parallel_layer(mesh: Any) -> None:
     check_all("a layer", [found], [right], gradients, slopes)
 
 
+def check_embedding(mesh: Any, vocab: int, rows: Any, positions: bool, **options: Any) -> None:
+    """A table whose vocabulary lies on the last mesh axis, as torch's RowwiseParallel places it."""
+    tables = [torch.randn(n, WIDTH, dtype=torch.float64).requires_grad_() for n in (vocab, 7)]
+    tables = tables[: 1 + positions]
+    ids = torch.randint(vocab, (4, 6))
+    ids[0, 0] = 3
+    right = mt.embedding(ids, tables[0], position_weight=(*tables, None)[1], **options)
+    factor = torch.randn_like(right)
+    slopes = torch.autograd.grad((right * factor).sum(), tables)
+    whole = [Replicate()] * mesh.ndim
+    lies = rows, [*whole[1:], Shard(0)], whole, whole
+    parts = placed(mesh, [ids, *tables, factor], [*lies[: 2 + positions], whole])
+    with CommDebugMode() as moved:
+        found = mt.embedding(parts[0], parts[1], position_weight=(*parts[1:-1], None)[1], **options)
+    assert not moved.get_total_counts(), collectives(moved)
+    gradients = torch.autograd.grad((found * parts[-1]).sum(), parts[1:-1])
+    assert gradients[0].placements == parts[1].placements
+    check_all((vocab, positions, options), [found], [right], gradients, slopes)
+
+
 def check_compiled(mesh: Any) -> None:
     """Around a sharded vocabulary the graph ends, and what is computed is the same."""
     *leaves, labels = drawn(12)
@@ -202,6 +222,11 @@ def check_errors(mesh: Any) -> None:
             call(leaves[0], weight, labels)
     with pytest.raises(ValueError, match=r"^linear_log_probs: argument 'labels' must"):
         mt.linear_log_probs(x, weight, labels[0], bias)
+    with pytest.raises(TypeError, match=r"^embedding: argument 'ids' must be a DTensor"):
+        mt.embedding(labels, weight)
+    outside = DTensor.from_local(labels + 12, mesh, [Replicate()])
+    with pytest.raises(ValueError, match=r"^embedding: argument 'ids' must hold numbers from 0 to"):
+        mt.embedding(outside, weight, validate=True)
 
 
 def main() -> None:
@@ -224,6 +249,9 @@ def main() -> None:
     for options in ({}, {"temperature": 0.7, "softcap": 2.0}):
         for vocab in (11, 5):
             check_log_probs(mesh, vocab, options)
+    for vocab in (12, 11, 5):
+        check_embedding(mesh, vocab, [Replicate()], False, padding_idx=3, validate=True)
+        check_embedding(mesh, vocab, [Replicate()], True, scale=0.5)
     check_rare_rows(mesh)
     check_row_shards(mesh)
     check_column_parallel_layer(mesh)
@@ -235,6 +263,7 @@ def main() -> None:
             check_layer(grid, 11, "all", "none", [Shard(axis), Replicate()])
             check_logits(grid, 11, "all", "none", [Shard(axis), Replicate()])
             check_logits(grid, 11, "class weights", "mean", [Shard(axis), Replicate()])
+            check_embedding(grid, 11, [Shard(axis), Replicate()], axis == 0)
     dist.destroy_process_group()
     print("all right")
 

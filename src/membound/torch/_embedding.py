@@ -13,6 +13,7 @@ from membound.arrays import dtype_name
 from membound.torch._functions import differentiable
 from membound.torch._operators import operator
 from membound.torch._schemas import SCHEMAS
+from membound.torch._vocab_shards import has_sharded_vocab, sharded_embedding
 
 _OPTIONS = SCHEMAS["embedding"]["options"]
 
@@ -67,8 +68,9 @@ def _strategies(tensors, _):
 
 
 _EMBEDDING = operator(
-    "embedding", _backward, forward=_forward, shapes=_shapes, strategies=_strategies
-)
+    "embedding", _backward, forward=_forward, shapes=_shapes, strategies=_strategies,
+    columns=sharded_embedding, takes_columns=lambda _, weight, *__: has_sharded_vocab(weight),
+)  # fmt: skip
 
 
 @differentiable("out")

@@ -80,6 +80,7 @@ class Operator:
     gradient_dtypes: dict[str, str] = field(default_factory=dict)  # name -> the option with it
     # The same call on DTensors with sharded columns; returns the differentiable results.
     columns: Callable[..., Any] | None = None
+    takes_columns: Callable[..., bool] | None = None  # (*tensors): whether they go to `columns`
 
     def __post_init__(self) -> None:
         _register(self)
@@ -128,8 +129,11 @@ class Operator:
         return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
 
     def _has_sharded_columns(self, arguments: tuple[Any, ...]) -> bool:
-        weight = arguments[list(self.tensors).index("weight?")] if self.columns else None
-        return self.columns is not None and has_sharded_columns(arguments[0], weight)
+        if self.columns is None:
+            return False
+        if self.takes_columns is not None:
+            return self.takes_columns(*arguments[: len(self.tensors)])
+        return has_sharded_columns(arguments[0], arguments[list(self.tensors).index("weight?")])
 
 
 def _own_error(op: Operator, arguments: tuple[Any, ...], error: Exception) -> Exception:

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy of DTensors whose vocabulary is sharded: every rank has some columns of each row.
+"""Cross entropy and embedding of DTensors whose vocabulary is sharded.
+
+Every rank has some columns of each row of logits, and some rows of an embedding's table.
 
 Each rank runs the kernels on its own columns. One all-reduce carries 12 to 20 bytes a row and rank,
 each rank's in its own slot, from which all know the loss and the log-sum-exp of whole rows. The
@@ -268,6 +270,59 @@ def _on_every_rank(op: str, name: str, tensor: Any, mesh: Any) -> Any:
     return _placed(op, name, tensor, mesh, [Replicate()] * mesh.ndim)
 
 
+@torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
+def sharded_embedding(ids, weight, position_ids, position_weight, *options):
+    """The rows of a table, as partial sums: each rank looks up the tokens of its own part."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    from membound.torch._embedding import embedding
+
+    op = "embedding"
+    padding_idx, scale, vocab_start, validate, dtype = options
+    mesh, at = weight.device_mesh, _axis_of(op, "weight", weight, 0)
+    _refuse_plain(op, "ids", ids)
+    counted = position_weight is not None and position_ids is None
+    axes = [Shard(axis) for axis in range(ids.ndim - counted)]
+    rows = [p if p in axes and axis != at else Replicate() for axis, p in enumerate(ids.placements)]
+    of_table = [Partial() if p.is_shard() else p for p in rows]
+    parts = [Shard(0) if axis == at else Replicate() for axis in range(mesh.ndim)]
+    of_parts = [Shard(0) if axis == at else p for axis, p in enumerate(of_table)]
+    own_ids = _placed(op, "ids", ids, mesh, rows).to_local()
+    own = _placed(op, "weight", weight, mesh, parts).to_local(grad_placements=of_parts)
+    if position_ids is not None:
+        position_ids = _placed(op, "position_ids", position_ids, mesh, rows).to_local()
+    if position_weight is not None:
+        table = _on_every_rank(op, "position_weight", position_weight, mesh)
+        summed = [Partial() if axis == at else p for axis, p in enumerate(of_table)]
+        position_weight = table.to_local(grad_placements=summed)
+    if validate:  # ids of other ranks are right as well
+        column = own.new_empty((weight.shape[0], 1))
+        _core.embedding(own_ids, column, vocab_start=vocab_start, validate=True)
+    if not len(own):  # more ranks than parts: a row that no id names
+        own = torch.nn.functional.pad(own, (0, 0, 0, 1))
+    found = embedding(
+        own_ids, own, position_ids=position_ids, position_weight=position_weight,
+        padding_idx=padding_idx, scale=scale, dtype=dtype,
+        vocab_start=vocab_start + VocabShard(mesh, at, weight.shape[0]).first,
+    )  # fmt: skip
+    placements = [Partial() if axis == at else p for axis, p in enumerate(rows)]
+    shape = torch.Size((*ids.shape, weight.shape[1]))
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(found, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def _refuse_plain(op: str, name: str, tensor: Any) -> None:
+    """FSDP2 shards weights as a vocabulary is sharded, and its ranks differ in what they read."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        raise TypeError(
+            f"{op}: argument '{name}' must be a DTensor where that is what 'weight' is, got a "
+            f"tensor; DTensor.from_local({name}, mesh, [Replicate()]) if every rank has the same "
+            "rows, or weight.full_tensor() if not"
+        )
+
+
 def _row_placements(tensor: Any, at: int, mesh: Any) -> list[Any]:
     """Those of a tensor's rows; the mesh axis `at`, which shards the vocabulary, has all rows."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -299,16 +354,11 @@ def _refuse_validate(op: str, validate: bool) -> None:
 @torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
 def sharded_row_losses(op, x, weight, bias, labels, class_weight, chunk_rows, *options):
     """The losses and entropies of rows, as DTensors; also labels and class weights as DTensors."""
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+    from torch.distributed.tensor import Partial, Replicate, Shard
 
     *options, validate, temperature, with_entropy = options
     _refuse_validate(op, validate)
-    if not isinstance(x, DTensor):  # FSDP2 shards weights the same way, and ranks differ in x
-        raise TypeError(
-            f"{op}: argument 'x' must be a DTensor where that is what 'weight' is, got a tensor; "
-            "DTensor.from_local(x, mesh, [Replicate()]) if every rank has the same rows, or "
-            "weight.full_tensor() if not"
-        )
+    _refuse_plain(op, "x", x)
     mesh, at = weight.device_mesh, _axis_of(op, "weight", weight, 0)
     rows = _row_placements(x, at, mesh)
     x, labels = (_placed(op, n, t, mesh, rows) for n, t in (("x", x), ("labels", labels)))

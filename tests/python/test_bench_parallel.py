@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of several devices: a patched Llama has the results and collectives of eager."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from benchmark_scripts import FOLDER
+from test_torch_distributed import ENVIRONMENT
+
+PLANS = "FSDP2", "tensor parallel", "both"
+CASES = "eager", "membound", "membound, linear cross-entropy"
+
+
+def table(ranks, folder, *options):
+    """The cells of each plan and case, from as many processes on the CPU."""
+    pytest.importorskip("transformers")
+    distributed = pytest.importorskip("torch.distributed")
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    if not FOLDER.is_dir():
+        pytest.skip("only in a source tree")
+    report = folder / "report.md"
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), str(FOLDER / "bench_parallel.py"), "--tiny"]
+    command += ["--device", "cpu", "--cases", ";".join(CASES), "--markdown", str(report), *options]
+    environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [row.strip("| ").split(" | ") for row in report.read_text().splitlines()]
+    return {(row[0], row[1]): row[2:] for row in rows if row[0] in PLANS}
+
+
+@pytest.mark.parametrize(("ranks", "plans"), [(2, PLANS[:2]), (4, PLANS[2:])])
+def test_results_are_those_of_one_device(ranks, plans, tmp_path):
+    rows = table(ranks, tmp_path, "--check", "--plans", ";".join(plans))
+    assert list(rows) == [(plan, case) for plan in plans for case in CASES]
+    assert [cells[-1] for cells in rows.values()] == ["right"] * len(rows)
+
+
+def test_patched_models_gather_no_more(tmp_path):
+    rows = table(2, tmp_path, "--steps", "1")
+    for plan in PLANS[:2]:
+        found = [rows[plan, case][-1] for case in CASES]
+        assert "all_gather" in found[0]
+        assert found[1] == found[0]
+        assert found[2].partition(",")[0] == found[0].partition(",")[0]  # and fewer all-reduces
