@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -31,7 +32,10 @@ import small_models
 import torch
 import transformers
 
+from membound.torch import patch
+
 GIGABYTE = 2**30
+PARTS = [name for name in inspect.signature(patch).parameters if name != "model"]
 
 
 def in_child(module: str, name: str, seconds: int) -> dict[str, Any]:
@@ -74,12 +78,24 @@ def is_model(module: str, name: str) -> bool:
     )  # fmt: skip
 
 
+def parts_of(outcome: dict[str, Any], functions: dict[str, set[str]]) -> list[str]:
+    """A cell for each part: what was replaced, by what where a part has several functions."""
+    return [
+        ", ".join(
+            f"{count} {name}" if len(functions[part]) > 1 else str(count)
+            for name, count in outcome["parts"].get(part, {}).items()
+        )
+        for part in functions
+    ]
+
+
 def table(outcomes: list[dict[str, Any]]) -> str:
     """The outcomes as a page of Markdown, totals first."""
     tried = [r for r in outcomes if not r["built"]]
     failed = [r for r in tried if r["failed"]]
     whole = [r for r in tried if not r["failed"] and not r["left"]]
     part = [r for r in tried if not r["failed"] and r["left"]]
+    functions = {one: {name for r in tried for name in r["parts"].get(one, ())} for one in PARTS}
     lines = [
         "# `membound.torch.patch` on the model classes of transformers",
         "",
@@ -92,15 +108,19 @@ def table(outcomes: list[dict[str, Any]]) -> str:
         f"- failed: {len(failed)}",
         f"- not run: no small configuration or input found in time: {len(outcomes) - len(tried)}",
         "",
-        "| class | replaced | left | result |",
+        "| part | classes where it is replaced | where it is left | functions |",
         "|---|---|---|---|",
     ]
+    for one, names in functions.items():
+        replaced, left = (sum(one in r[what] for r in tried) for what in ("parts", "left"))
+        lines.append(f"| {one} | {replaced} | {left} | {', '.join(sorted(names))} |")
+    head = ("class", *PARTS, "left", "result")
+    lines += ["", "| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in sorted(outcomes, key=lambda r: (r["module"], r["name"])):
-        parts = ", ".join(f"{count} {name}" for name, count in r["parts"].items())
-        left = "; ".join(f"{count} {why}" for why, count in r["left"].items())
+        left = "; ".join(f"{n} {why}" for found in r["left"].values() for why, n in found.items())
         why = ": ".join(r["built"].split(": ")[:2])
         said = f"not run: {why}" if r["built"] else "; ".join(r["failed"]) or "same"
-        cells = (r["name"], parts, left, said[:160])
+        cells = (r["name"], *parts_of(r, functions), left, said[:160])
         lines.append(
             "| " + " | ".join(c.replace("|", "/").replace("\n", " ") for c in cells) + " |"
         )

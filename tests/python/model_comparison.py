@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +27,8 @@ class Outcome:
     built: str = ""  # why it was not tested; empty if it was
     failed: list[str] = field(default_factory=list)
     cases: list[str] = field(default_factory=list)
-    parts: dict[str, int] = field(default_factory=dict)
-    left: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, dict[str, int]] = field(default_factory=dict)  # by function
+    left: dict[str, dict[str, int]] = field(default_factory=dict)  # by module and reason
     seconds: float = 0.0
 
 
@@ -216,11 +215,9 @@ def compare(outcome: Outcome, cls: Any) -> None:
     report = mt.patch(model)
     _compare_copy(outcome, model.eval(), given)
     for row in report.rows:
-        if row.replaced_by:
-            kind = row.replaced_by.partition(",")[0]
-            outcome.parts[kind] = outcome.parts.get(kind, 0) + row.count
-        else:
-            outcome.left[f"{row.module}: {row.why_left}"] = row.count
+        found = (outcome.parts if row.replaced_by else outcome.left).setdefault(row.part, {})
+        said = (row.replaced_by or "").partition(",")[0] or f"{row.module}: {row.why_left}"
+        found[said] = found.get(said, 0) + row.count
     for case, right in zip(cases, wanted, strict=True):
         outcome.cases.append(case.name)
         try:
@@ -312,7 +309,3 @@ def keyword_faults(model: Any, given: dict[str, Any]) -> dict[str, str]:
         except Exception as error:  # noqa: BLE001
             faults[name] = f"{type(error).__name__}: {str(error)[:200]}"
     return faults
-
-
-def counted(names: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in Counter(names).most_common())
