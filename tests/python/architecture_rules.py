@@ -409,7 +409,7 @@ FOLDERS = {
     "cpp/cuda": (162, 25_900),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (271, 37_660),
+    "src": (272, 37_750),
     "src/bindings": (88, 10_050),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (22, 3_310),

@@ -242,6 +242,68 @@ def test_gated_mlps_keep_dropout_and_limits(kind, training):
     torch.testing.assert_close(mlp(x=x), right, rtol=1e-4, atol=1e-4)
 
 
+class Experts(nn.Module):
+    """The gate of gpt-oss's experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.ones(2, 8, 16))
+        self.alpha, self.limit = 1.702, 7
+
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up[..., ::2], gate_up[..., 1::2]
+        gate = gate.clamp(min=None, max=self.limit)
+        up = up.clamp(min=-self.limit, max=self.limit)
+        return (up + 1) * gate * torch.sigmoid(gate * self.alpha)
+
+    def forward(self, x):
+        return self._apply_gate(x)
+
+
+class SwitchedExperts(Experts):
+    flag = 1
+
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up[..., ::2], gate_up[..., 1::2]
+        return (up + 1) * gate * torch.sigmoid(gate) if self.flag else gate
+
+
+class SteepExperts(Experts):
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up[..., ::2], gate_up[..., 1::2]
+        return (up + 1) * gate * torch.sigmoid(gate * self.alpha * self.limit)
+
+
+class ActingExperts(Experts):
+    act_fn = nn.SiLU()
+
+    def _apply_gate(self, gate_up):
+        gate, up = gate_up.chunk(2, -1)
+        gate = self.act_fn(gate)
+        return gate.clone() * up
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gate_of_experts_is_found_as_a_formula(dtype):
+    experts, x = Experts(), (9 * torch.randn(5, 32)).to(dtype).requires_grad_()
+    (row,) = mt.patch(experts).rows
+    options = "packing='interleaved', alpha=1.702, limit=7, up_offset=1.0"
+    assert row.replaced_by == f"gated_activation, {options}"
+    for experts.alpha, experts.limit in ((1.702, 7), (0.5, 2.0), (0.5, -1.0)):
+        wanted, got = Experts._apply_gate(experts, x.double()), experts(x)
+        unit = torch.finfo(dtype).eps
+        torch.testing.assert_close(got.double(), wanted, rtol=4 * unit, atol=4 * unit)
+        (slope,) = torch.autograd.grad(got.sum(), x)
+        (right,) = torch.autograd.grad(wanted.sum(), x)
+        torch.testing.assert_close(slope, right, rtol=4 * unit, atol=16 * unit)
+
+
+@pytest.mark.parametrize("kind", [SwitchedExperts, SteepExperts, ActingExperts])
+def test_gates_of_experts_that_are_no_formula_of_ours_are_left(kind):
+    (row,) = mt.patch(kind()).rows
+    assert row.why_left == "it has no product of the form act(gate) * up"
+
+
 def test_another_activation_and_its_hooks_are_used():
     mlp, x, calls = GatedMLP(8), torch.randn(3, 8), []
     mlp.act_fn.register_forward_hook(lambda *_: calls.append(1))

@@ -19,14 +19,10 @@ from torch import nn
 from membound._table import render
 from membound.torch._patch_class import Recipe, install, patched_class, recipes_of, uninstall
 from membound.torch._patch_embedding import is_embedding, replace_embedding
+from membound.torch._patch_experts import has_gated_experts, replace_gate_of_experts
 from membound.torch._patch_loss import makes_loss, replace_loss
 from membound.torch._patch_mask import makes_causal_mask, replace_causal_mask
-from membound.torch._patch_mlp import (
-    has_gated_experts,
-    is_gated_mlp,
-    replace_gate_of_experts,
-    replace_gated_mlp,
-)
+from membound.torch._patch_mlp import is_gated_mlp, replace_gated_mlp
 from membound.torch._patch_norm import (
     is_norm,
     replace_layer_norm,

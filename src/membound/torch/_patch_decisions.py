@@ -37,16 +37,17 @@ def attributes_read(module: nn.Module) -> dict[str, Any]:
     return found
 
 
+def has_conditions(cls: type[nn.Module], method: str) -> bool:
+    return any(map(_decides, _functions(cls, method)))
+
+
 def states_decided_by(cls: type[nn.Module]) -> set[str]:
     """Of dtype and autocast, which may decide what forward does; raises for what no trial shows.
 
     Attributes, optional arguments and the number of axes may decide too.
     """
     found = set()
-    for function in _functions(cls):
-        operations = {one.opname for one in dis.get_instructions(function)}
-        if not any(name in _CONDITIONS or "_IF_" in name for name in operations):
-            continue
+    for function in filter(_decides, _functions(cls)):
         tree = definition(function)
         found |= {"dtype", "is_autocast_enabled"} & {*function.__code__.co_names}
         values = _values(tree)
@@ -58,11 +59,16 @@ def states_decided_by(cls: type[nn.Module]) -> set[str]:
     return found
 
 
-def _functions(cls: type[nn.Module]) -> list[Any]:
-    """The class's forward, and what it calls of its class, the class's bases and their files."""
+def _decides(function: Any) -> bool:
+    operations = {one.opname for one in dis.get_instructions(function)}
+    return any(name in _CONDITIONS or "_IF_" in name for name in operations)
+
+
+def _functions(cls: type[nn.Module], method: str = "forward") -> list[Any]:
+    """The class's method, and what it calls of its class, the class's bases and their files."""
     bases = [base for base in cls.__mro__ if not base.__module__.startswith("torch.")]
     files = {base.__module__ for base in bases}
-    found: list[Any] = [inspect.unwrap(cls.forward)]
+    found: list[Any] = [inspect.unwrap(getattr(cls, method))]
     for function in found:  # it grows
         for name in function.__code__.co_names:
             for called in (*(vars(b).get(name) for b in bases), function.__globals__.get(name)):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gated MLPs and experts of a model, with the activation and the product in one pass.
+"""Gated MLPs of a model, with the activation and the product in one pass.
 
 The source of the class's method is parsed, and its one expression ``act(gate) * up`` replaced. A
 trial confirms the activation. If the activation has hooks or was exchanged, the original runs.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-import inspect
 from typing import Any
 
 import torch
@@ -40,27 +39,15 @@ def is_gated_mlp(module: nn.Module) -> bool:
     names = {name for name, _ in module.named_children()}
     if any(parts <= names for parts in _PARTS):
         return True
-    layers = [child for child in module.children() if isinstance(child, nn.Linear)]
+    layers = [p for p in module.parameters() if p.dim() > 1]
     return len(layers) > 1 and len(_activations(module, "forward")) == 1
 
 
-def has_gated_experts(module: nn.Module) -> bool:
-    return hasattr(module, "_apply_gate") and hasattr(module, "gate_up_proj")
-
-
 def replace_gated_mlp(module: nn.Module) -> tuple[str, Recipe]:
-    return _replace(module, "forward")
+    return replace_gating(module, "forward")
 
 
-def replace_gate_of_experts(module: nn.Module) -> tuple[str, Recipe]:
-    name, recipe = _replace(module, "_apply_gate")
-    forward = inspect.unwrap(type(module).forward)
-    if "_apply_gate" not in forward.__code__.co_names:
-        name += ", unless experts_implementation='eager', which gates in its forward"
-    return name, recipe
-
-
-def _replace(module: nn.Module, method: str) -> tuple[str, Recipe]:
+def replace_gating(module: nn.Module, method: str) -> tuple[str, Recipe]:
     cls = type(module)
     definition(getattr(cls, method))  # raises if there is no source
     acts = _activations(module, method)
