@@ -28,6 +28,11 @@ EXAMPLES = {
         ["transformers", "matplotlib"],
         r"the curves are at most (0|\S+e-(0[5-9]|1\d)) apart",
     ),
+    "finetune_with_trainer": (
+        ["--steps", "3", "--hidden", "64", "--length", "32"],
+        ["transformers", "accelerate"],
+        r"the losses are at most (0|\S+e-0[6-8]) apart",
+    ),
     "jax_transformer": (["--steps", "20", "--batch", "4"], ["jax"], r"loss [34]\.\d+ to [0-3]\."),
     "profile_block": (["--rows", "32", "--width", "32"], [], r"with the work awaited"),
     "load_inline": ([], ["ninja"], r"the extension's result is right"),
@@ -96,6 +101,15 @@ def test_example_runs(name, run, tmp_path):
     assert re.search(expected, printed), printed
     drawn = [argument for argument in arguments if argument.endswith(".png")]
     assert [path for path in drawn if not (tmp_path / path).is_file()] == []
+
+
+def test_trl_trains_adapters_of_a_patched_model(run):
+    for module in ("torch", "transformers", "datasets", "trl", "peft"):
+        pytest.importorskip(module)
+    options = ["--steps", "3", "--hidden", "64", "--length", "32", "--device", "cpu"]
+    printed = run("finetune_with_trainer", "--trainer", "trl", "--lora", *options)
+    apart = float(re.search(r"the losses are at most (\S+) apart", printed).group(1))
+    assert apart < 1e-3  # it casts to bfloat16
 
 
 def has_headers() -> bool:
