@@ -246,9 +246,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a small model")
-    parser.add_argument(
-        "--check", action="store_true", help="compare with one device"
-    )
+    parser.add_argument("--check", action="store_true", help="compare with one device")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cases", default="", help="names between semicolons; all by default")
     parser.add_argument("--plans", default="", help="names between semicolons; all by default")

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of several devices: a patched Llama has the results and collectives of eager."""
+"""The benchmarks of several devices: a patched Llama has the results and collectives of eager."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -51,3 +52,20 @@ def test_patched_models_gather_no_more(tmp_path):
         assert "all_gather" in found[0]
         assert found[1] == found[0]
         assert found[2].partition(",")[0] == found[0].partition(",")[0]  # and fewer all-reduces
+
+
+def test_jax_shares_arrays_of_devices():
+    pytest.importorskip("jax")
+    if not FOLDER.is_dir():
+        pytest.skip("only in a source tree")
+    flags = "--xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "bench_parallel_jax.py"), "--rows", "8"],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()[-4:]]
+    assert [row[1] for row in rows] == ["rows", "columns", "rows", "heads"]
+    assert all(float(row[-1]) < 1e-4 for row in rows)
+    assert "gather" not in done.stdout
