@@ -175,13 +175,18 @@ class Reduction {
       std::memmove(value, earlier, 8);
     }
     void read_block(std::int64_t output, std::int64_t first, std::int64_t count, char* value) {
-      gather_elements(dims_, source_, output * of_.count_ + first, count, gathered_.bytes);
+      const std::int64_t place = output * of_.count_ + first;
       const void* values = gathered_.bytes;
+      if (of_.reduced_.rank == 1 && of_.problem_.reduced_strides[0] == 1) {
+        values = of_.element(offset_of(dims_, source_.strides, place));
+      } else {
+        gather_elements(dims_, source_, place, count, gathered_.bytes);
+      }
       if (source_.dtype == DType::kBool && of_.pair_.op == ElementwiseOp::kAdd) {
         static_assert(kTreeBlock < 1 << 16);
         std::uint16_t trues = 0;
         for (std::int64_t i = 0; i < count; ++i)
-          trues = static_cast<std::uint16_t>(trues + gathered_.bytes[i]);
+          trues = static_cast<std::uint16_t>(trues + static_cast<const char*>(values)[i]);
         const std::uint64_t total = trues;
         std::memcpy(value, &total, sizeof(total));
         return;
