@@ -90,6 +90,8 @@ inline void gather_elements(const ArrayDims& dims, const ArrayOperand& from, std
         std::memcpy(to, x, static_cast<std::size_t>(run) * sizeof(T));
       } else if (stride == 0) {
         std::fill_n(to, run, *x);
+      } else if (stride == 2) {  // by shuffles
+        for (std::int64_t i = 0; i < run; ++i) to[i] = x[2 * i];
       } else {
         for (std::int64_t i = 0; i < run; ++i) to[i] = x[i * stride];
       }
