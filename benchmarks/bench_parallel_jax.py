@@ -3,7 +3,7 @@
 """membound.jax on arrays that all devices share: time, collectives, and errors.
 
     python benchmarks/bench_parallel_jax.py
-    XLA_FLAGS=--xla_force_host_platform_device_count=4 python benchmarks/bench_parallel_jax.py --rows 16
+    python benchmarks/bench_parallel_jax.py --rows 16      # on a CPU that XLA_FLAGS splits
 
 Every row is a value and its gradients under jax.jit, with rows, heads or columns sharded: ours, the
 same in jax.numpy, and ours on one device that has as many bytes as each device has of the sharded
