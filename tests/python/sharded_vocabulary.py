@@ -225,7 +225,8 @@ def check_errors(mesh: Any) -> None:
     with pytest.raises(TypeError, match=r"^embedding: argument 'ids' must be a DTensor"):
         mt.embedding(labels, weight)
     outside = DTensor.from_local(labels + 12, mesh, [Replicate()])
-    with pytest.raises(ValueError, match=r"^embedding: argument 'ids' must hold numbers from 0 to"):
+    held = "hold numbers from 0 to" if mesh.device_type == "cpu" else "be False for arrays on a GPU"
+    with pytest.raises(ValueError, match=rf"^embedding: argument '(ids|validate)' must {held}"):
         mt.embedding(outside, weight, validate=True)
 
 
@@ -250,7 +251,8 @@ def main() -> None:
         for vocab in (11, 5):
             check_log_probs(mesh, vocab, options)
     for vocab in (12, 11, 5):
-        check_embedding(mesh, vocab, [Replicate()], False, padding_idx=3, validate=True)
+        validate = device == "cpu"  # GPUs are not waited for
+        check_embedding(mesh, vocab, [Replicate()], False, padding_idx=3, validate=validate)
         check_embedding(mesh, vocab, [Replicate()], True, scale=0.5)
     check_rare_rows(mesh)
     check_row_shards(mesh)
