@@ -141,6 +141,23 @@ def test_many_panels_are_wrapped_in_rows(kind):
     pyplot.close(figure)
 
 
+@pytest.mark.parametrize("panels", [1, 2, 5])
+def test_all_of_a_picture_of_ratios_is_inside_it(panels):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    peers = dict.fromkeys(("numpy", "jax", "torch.compile", "a kernel library"), 5.0)
+    results = [result(dtype=f"float{at}") for at in range(panels)]
+    for one in results:
+        one.microseconds |= peers  # 20 times as fast
+    figure = picture.draw_ratios(results, "NVIDIA H200, driver 580.65.06, 132 multiprocessors")
+    figure.draw_without_rendering()
+    inside = figure.get_tightbbox()
+    assert inside.x0 >= 0
+    assert inside.x1 <= figure.get_figwidth()
+    for axis in figure.axes[:panels]:
+        assert axis.get_xlim()[1] > 20.0
+    pyplot.close(figure)
+
+
 def test_ops_of_sequences_are_drawn_over_their_length():
     sizes = [(64, 128), (4, 4096), (1, 64), (1, 4096)]
     for op in bench.OPS:

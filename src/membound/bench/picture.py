@@ -10,6 +10,8 @@ from typing import Any
 from membound.bench.results import Result
 
 COLUMNS = 4  # panels side by side, then the next row
+NARROWEST = 6.4  # inches, which hold the title
+LEGEND_ENTRY = 1.4
 KINDS = ("ratio", "time")
 
 
@@ -56,7 +58,8 @@ def draw_ratios(results: Sequence[Result], title: str) -> Any:
     panels = panels_of(results)
     rows = -(-len(panels) // COLUMNS)
     most = max(len(of_one) for of_one in panels.values())
-    size = (3.4 * min(COLUMNS, len(panels)) + 0.6, rows * (0.75 + 0.24 * most) + 0.9)
+    width = max(NARROWEST, 3.4 * min(COLUMNS, len(panels)) + 0.6)
+    size = (width, rows * (0.75 + 0.24 * most) + 0.9)
     figure, axes = _pyplot().subplots(
         rows, min(COLUMNS, len(panels)), figsize=size, squeeze=False, layout="constrained"
     )
@@ -68,27 +71,25 @@ def draw_ratios(results: Sequence[Result], title: str) -> Any:
         errors = [one.ratio * one.noise / 2 for one in of_one]
         style = {"color": colours["membound"], "height": 0.7, "ecolor": "0.3", "capsize": 2}
         handles["membound"] = axis.barh(places, ours, xerr=errors, **style)
+        largest = max(ours)
         for name in colours:
-            if name != "membound":
-                dots = [
-                    (one.ratio_of(name), at)
-                    for at, one in enumerate(of_one)
-                    if name in one.microseconds
-                ]
-                if dots:
-                    handles[name] = axis.scatter(
-                        *zip(*dots, strict=True), s=16, zorder=3, color=colours[name]
-                    )
+            timed = [at for at, one in enumerate(of_one) if name in one.microseconds]
+            if name != "membound" and timed:
+                ratios = [of_one[at].ratio_of(name) for at in timed]
+                dots = {"s": 22, "zorder": 3, "color": colours[name], "edgecolors": "white"}
+                handles[name] = axis.scatter(ratios, timed, linewidths=0.5, **dots)
+                largest = max(largest, *ratios)
         axis.axvline(1.0, color="black", linewidth=0.8)
         axis.set_yticks(places, [f"{one.rows} x {one.cols}" for one in of_one])
         axis.invert_yaxis()
-        axis.set_xlim(0, max(1.25, 1.08 * max(ours)))
+        axis.set_xlim(0, max(1.25, 1.08 * largest))
         axis.set_title(f"{op} {dtype}", fontsize=9)
         axis.tick_params(labelsize=8)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     figure.suptitle(f"{title}\nspeed relative to a copy of the same bytes (line: as fast)")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
+    fitting = max(1, int(width / LEGEND_ENTRY))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=fitting)
     return figure
 
 
@@ -98,7 +99,7 @@ def draw_times(results: Sequence[Result], sequences: set[str], title: str) -> An
 
     panels = panels_of(results)
     rows, columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
-    size = (4.2 * columns, 5.4 * rows + 0.8)
+    size = (max(NARROWEST, 4.2 * columns), 5.4 * rows + 0.8)
     figure = _pyplot().figure(figsize=size, layout="constrained")
     axes = figure.subplots(2 * rows, columns, squeeze=False)
     colours = {**_colours(results), "copy": "0.4"}
