@@ -112,7 +112,7 @@ def test_compiled_under_autocast(kind, drawn):
     right = with_gradients(model, step, x, labels)
     assert right[0].dtype == torch.float32
     found = with_gradients(model, fullgraph(step, backend="aot_eager"), x, labels)
-    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(found, right, rtol=2**-7, atol=2**-10)  # gradients in bfloat16
     exact = with_gradients(model, model, x, labels)
     torch.testing.assert_close(found, exact, rtol=2**-5, atol=2**-4)
     assert not torch.equal(found[0], exact[0])
