@@ -4,6 +4,7 @@
 
     python benchmarks/bench_model.py              # 1B parameters, on a GPU
     python benchmarks/bench_model.py --tiny       # a small one, on whatever is here
+    python benchmarks/bench_model.py --decoding   # decoding alone, the cases in turn
 
 The model comes from a configuration, with random weights in bfloat16 and SDPA attention. A training
 step is forward, loss, backward and a fused AdamW step on synthetic tokens; a decoding step is one
@@ -33,6 +34,8 @@ import membound
 from membound._table import markdown, render
 
 CACHED = 1024
+WARM = 5  # steps of decoding before those that count
+ROUNDS = 12  # of all cases in turn
 SIZES = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
@@ -154,6 +157,9 @@ class Bench:
             torch.cuda.synchronize()
 
     def median_ms(self, step: Callable[[], Any], warm: int) -> float:
+        return statistics.median(self.times_ms(step, warm))
+
+    def times_ms(self, step: Callable[[], Any], warm: int) -> list[float]:
         for _ in range(warm):
             step()
         times = []
@@ -163,7 +169,7 @@ class Bench:
             step()
             self.synchronize()
             times.append((time.perf_counter() - start) * 1e3)
-        return statistics.median(times)
+        return times
 
     def training(self, model: Any, case: Case) -> tuple[float, float, float]:
         """Milliseconds of a step, GiB at the peak, and the loss after all steps."""
@@ -191,23 +197,42 @@ class Bench:
         return taken, peak, loss.item()
 
     @torch.no_grad()
-    def decoding(self, model: Any, what: str) -> float:
+    def decoding_step(self, model: Any, what: str, steps: int) -> Callable[[], None]:
+        """A step after the cached tokens; at most that many are taken."""
         from transformers import StaticCache
 
         model.eval()
-        cache = StaticCache(config=model.config, max_cache_len=self.cached + 64)
+        cache = StaticCache(config=model.config, max_cache_len=self.cached + max(steps, 64))
         past = torch.zeros((1, self.cached), dtype=torch.int64, device=self.device)
         model(input_ids=past, past_key_values=cache, use_cache=True)
         token = past[:, :1]
         position = torch.tensor([[self.cached]], device=self.device)
         run = compiled(model, what, "reduce-overhead" if what == "model" else None)
 
-        def step() -> None:  # the cache's length is constant: each step overwrites the same slot
+        @torch.no_grad()
+        def step() -> None:
             if what == "model":
                 torch.compiler.cudagraph_mark_step_begin()
             run(input_ids=token, position_ids=position, past_key_values=cache, use_cache=True)
 
-        return self.median_ms(step, warm=5)
+        return step
+
+    def decoding(self, model: Any, what: str) -> float:
+        return self.median_ms(self.decoding_step(model, what, WARM + self.steps), WARM)
+
+    def decoding_in_turn(self, cases: list[Case]) -> list[list[float]]:
+        """Milliseconds of each case's steps; hosts change their speed, which all cases share."""
+        steps = []
+        for case in cases:
+            model = self.model()
+            case.patch(model)
+            most = WARM + ROUNDS * self.steps
+            steps.append(self.decoding_step(model, case.compiled, most))
+        times: list[list[float]] = [[] for _ in steps]
+        for at in range(ROUNDS):
+            for found, step in zip(times, steps, strict=True):
+                found += self.times_ms(step, warm=0 if at else WARM)
+        return times
 
     def run(self, case: Case) -> Figures:
         torch.compiler.reset()
@@ -249,6 +274,25 @@ def wanted(names: str) -> Iterator[Case]:
         yield case
 
 
+def print_decoding(bench: Bench, cases: list[Case]) -> None:
+    """Cases of Liger-Kernel come after the others, whose functions it would exchange too."""
+    times = []
+    for with_liger in (False, True):
+        chosen = [case for case in cases if (case.needs == "liger_kernel") == with_liger]
+        times += zip([case.name for case in chosen], bench.decoding_in_turn(chosen), strict=True)
+    first = statistics.median(times[0][1])
+    lines = [
+        [
+            name,
+            f"{statistics.median(t):.3f}",
+            f"{min(t):.3f}",
+            f"{statistics.median(t) / first:.3f}",
+        ]
+        for name, t in times
+    ]
+    print(render(("case", "decoding step, ms", "least", f"of {times[0][0]}"), lines))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = "cuda" if torch.cuda.is_available() else "cpu"
@@ -258,10 +302,14 @@ def main() -> int:
     parser.add_argument("--layers", type=int, help="in place of the model's number of them")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cases", default="", help="names between semicolons; all by default")
+    parser.add_argument("--decoding", action="store_true", help="decoding alone, cases in turn")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     bench, rows = Bench(options), []
+    if options.decoding:
+        print_decoding(bench, list(wanted(options.cases)))
+        return 0
     for case in wanted(options.cases):
         rows.append(bench.run(case))
         print(render(HEADER, cells(rows[-1:])), flush=True)

@@ -29,3 +29,14 @@ def test_patched_and_eager_train_alike(monkeypatch, tmp_path, capsys):
         assert min(ours["training_ms"], ours["decoding_ms"]) > 0
     assert "| membound |" in report.read_text()
     assert "rms_norm" in capsys.readouterr().out
+
+
+def test_cases_decode_in_turn(monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    bench = script(monkeypatch, "bench_model")
+    command = ["bench_model.py", "--tiny", "--steps", "1", "--device", "cpu", "--decoding"]
+    monkeypatch.setattr(sys, "argv", [*command, "--cases", "eager;membound"])
+    assert bench.main() == 0
+    eager, membound = (line.split() for line in capsys.readouterr().out.splitlines()[-2:])
+    assert (eager[0], eager[-1], membound[0]) == ("eager", "1.000", "membound")
+    assert float(membound[-1]) == pytest.approx(float(membound[1]) / float(eager[1]), abs=2e-3)
