@@ -252,6 +252,28 @@ def test_a_patched_model_is_pickled(seed):
     assert mt.unpatch(loaded) == MODELS["Llama"][1]
 
 
+def test_calls_of_norms_and_mlps_search_for_no_attribute_in_vain(seed, monkeypatch):
+    """nn.Module takes two microseconds to find that it lacks one, as long as the norm itself."""
+    model, missed = build("Llama", torch.float32, seed), []
+    mt.patch(model)
+    search = torch.nn.Module.__getattr__
+
+    def watched(module, name):
+        try:
+            return search(module, name)
+        except AttributeError:
+            missed.append(name)
+            raise
+
+    monkeypatch.setattr(torch.nn.Module, "__getattr__", watched)
+    layer, x = model.model.layers[0], torch.ones(1, 3, 64)
+    with pytest.raises(AttributeError):
+        _ = layer.missing
+    assert missed == ["missing"]
+    layer.mlp(layer.input_layernorm(x))
+    assert missed == ["missing"]
+
+
 def test_forwards_keep_their_parameters(seed):
     """Trainers drop the columns of a data set that a forward does not name."""
     model = build("Llama", torch.float32, seed)

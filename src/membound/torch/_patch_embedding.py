@@ -11,6 +11,7 @@ from membound.torch._embedding import embedding
 from membound.torch._patch_class import Recipe
 from membound.torch._patch_forward import left_to_compiler
 from membound.torch._patch_trial import LeftAloneError, default_settings, draw, stand_in
+from membound.torch._recording import dynamo_traces
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -61,7 +62,7 @@ def _confirmed(module: nn.Module, scales: dict[torch.dtype, float]) -> bool:
 
 def _embedding_forward():
     def forward(self, input):  # noqa: A002 - torch.nn's name
-        if left_to_compiler(self.weight):
+        if dynamo_traces() and left_to_compiler(self.weight):
             return nn.Embedding.forward(self, input)
         return _look_up(self, input, 1.0)
 
@@ -72,7 +73,7 @@ def _scaled_forward(cls, scales):
     of_dtype = None if scales is None else dict(scales)
 
     def forward(self, input_ids):
-        if left_to_compiler(self.weight):
+        if dynamo_traces() and left_to_compiler(self.weight):
             return cls.forward(self, input_ids)
         scale = self.embed_scale if of_dtype is None else of_dtype[self.weight.dtype]
         return _look_up(self, input_ids, scale)

@@ -21,6 +21,7 @@ from membound.torch._patch_class import Recipe
 from membound.torch._patch_decisions import attributes_read, states_decided_by
 from membound.torch._patch_forward import left_to_compiler
 from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw, stand_in
+from membound.torch._recording import dynamo_traces
 from membound.torch._rms_norm import rms_norm, rms_norm_gated
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
@@ -52,7 +53,7 @@ class Norm:
             "eps": default_eps(x) if eps is None else eps,
             "weight_offset": self.weight_offset,
         }
-        weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
+        weight = _parameter(module, "weight")
         if self.group is not None:
             x, gate, weight = (
                 None if one is None else one.unflatten(-1, (-1, self.group))
@@ -61,7 +62,7 @@ class Norm:
         if weight is not None and weight.dim() == 2:
             options["normalized_shape"] = weight.shape[1]
         if self.centred:
-            return layer_norm(x, weight, bias, **options)
+            return layer_norm(x, weight, _parameter(module, "bias"), **options)
         options["rounding"] = self.rounding
         if gate is None:
             y = rms_norm(x, weight, **options)
@@ -127,6 +128,9 @@ def _parameters_of(module: nn.Module) -> tuple[dict[str, Any], str | None, tuple
 
 
 def _parameter(module: Any, name: str) -> Any:
+    value = module._parameters.get(name)
+    if value is not None:  # looked up as an attribute it takes a microsecond
+        return value
     if name in module._buffers:  # FalconMamba's is not used, Gemma 3n's is 1
         return None
     value = getattr(module, name, None)
@@ -262,21 +266,29 @@ def _norm_forward(cls, names, norm, gate_name, gated, mixes, axes, stays, by_aut
     def ours(self, x, gate, rest):
         """The form for a supported call, else None."""
         form = norm if gate is None else gated
-        if form is None or x is None or any(one is not None for one in rest):
+        if form is None or x is None or (rest and any(one is not None for one in rest)):
             return None
-        if left_to_compiler(x, gate, _parameter(self, "weight"), _parameter(self, "bias")):
+        if dynamo_traces() and left_to_compiler(
+            x, gate, _parameter(self, "weight"), _parameter(self, "bias")
+        ):
             return None
         if not mixes and not _is_of_one_dtype(self, x):
             return None
-        if x.dim() not in axes or any(getattr(self, n, None) != value for n, value in stays):
+        if x.dim() not in axes:
+            return None
+        if stays and any(getattr(self, n, None) != value for n, value in stays):
             return None
         if by_autocast and torch.is_autocast_enabled(x.device.type):
             return None
-        alike = gate is None or (gate.dtype == x.dtype and gate.shape == x.shape)
-        return form if alike else None
+        if gate is None:
+            return form
+        return form if gate.dtype == x.dtype and gate.shape == x.shape else None
 
     @functools.wraps(cls.forward)
     def forward(self, *args, **kwargs):
+        if len(args) == 1 and not kwargs:
+            form = ours(self, args[0], None, ())
+            return cls.forward(self, *args) if form is None else form(self, *args)
         given = dict(zip(names, args, strict=False))
         given.update(kwargs)
         x, gate = given.pop(first, None), given.pop(gate_name, None)
@@ -299,7 +311,7 @@ def replace_layer_norm(module: nn.Module) -> tuple[str, Recipe]:
 
 def _layer_norm_forward():
     def forward(self, input):  # noqa: A002 - torch.nn's name
-        if left_to_compiler(input, self.weight, self.bias):
+        if dynamo_traces() and left_to_compiler(input, self.weight, self.bias):
             return nn.LayerNorm.forward(self, input)
         return layer_norm(input, self.weight, self.bias, eps=self.eps)
 

@@ -20,6 +20,7 @@ from torch import nn
 from membound.torch._patch_class import Recipe
 from membound.torch._patch_forward import forward_with, globals_of, left_to_compiler
 from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw
+from membound.torch._recording import dynamo_traces
 from membound.torch.huggingface import turn
 
 Rotary = Callable[..., Any]
@@ -131,7 +132,7 @@ def _where_ours_serves(ours: Rotary, theirs: Rotary) -> Rotary:
     def rotary(*args, **kwargs):
         cos = args[index] if len(args) > index else kwargs.get("cos")
         learned = cos is not None and cos.requires_grad and torch.is_grad_enabled()
-        fused = left_to_compiler(*args, *kwargs.values())
+        fused = dynamo_traces() and left_to_compiler(*args, *kwargs.values())
         return (theirs if learned or fused else ours)(*args, **kwargs)
 
     return rotary
