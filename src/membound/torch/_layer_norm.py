@@ -78,12 +78,8 @@ def layer_norm(
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), eps=0.0).tolist()
     [[-1.0, 1.0]]
     """
-    options, parameters = (1e-5 if eps is None else eps, weight_offset), _of(weight, bias)
-    return call_norm(_LAYER_NORMS, (x,), parameters, options, dtype, normalized_shape)
-
-
-def _of(weight: Any, bias: Any) -> dict[str, Any]:
-    return {"weight": weight, "bias": bias}
+    options = (1e-5 if eps is None else eps, weight_offset)
+    return call_norm(_LAYER_NORMS, (x,), (weight, bias), options, dtype, normalized_shape)
 
 
 @differentiable("out", "residual_out")
@@ -100,5 +96,5 @@ def add_layer_norm(
     >>> out.tolist(), total.tolist()
     ([[-1.0, 1.0]], [[1.0, 3.0]])
     """
-    options, parameters = (1e-5 if eps is None else eps, weight_offset), _of(weight, bias)
-    return call_norm(_ADD_LAYER_NORMS, (x, residual), parameters, options, dtype, normalized_shape)
+    options, columns = (1e-5 if eps is None else eps, weight_offset), (weight, bias)
+    return call_norm(_ADD_LAYER_NORMS, (x, residual), columns, options, dtype, normalized_shape)

@@ -75,21 +75,26 @@ def mixed(op: Operator, keywords: Any, backward: Any) -> Operator:
 def call_norm(
     operators: tuple[Operator, Operator],
     rows: tuple[Any, ...],
-    parameters: dict[str, Any],
+    columns: tuple[Any, ...],
     options: tuple[Any, ...],
     dtype: Any,
     normalized_shape: Any,
 ) -> Any:
-    """operators: for one dtype, and for mixed ones. rows: x, and the residual or gate if any."""
+    """operators: for one dtype, and for mixed ones. rows: x, and the residual or gate if any.
+
+    columns: weight, and bias if the norm has one.
+    """
     op, of_several = operators
-    x, columns = rows[0], tuple(parameters.values())
+    x, last, weight, bias = rows[0], rows[-1], columns[0], columns[-1]
     if (
         dtype is normalized_shape is None
         and isinstance(x, torch.Tensor)
-        and getattr(rows[-1], "dtype", None) == x.dtype  # of one or two
-        and getattr(columns[0], "ndim", 0) < 2 > getattr(columns[-1], "ndim", 0)
+        and (last is x or getattr(last, "dtype", None) == x.dtype)  # of one or two
+        and (weight is None or getattr(weight, "ndim", 0) < 2)
+        and (bias is weight or bias is None or getattr(bias, "ndim", 0) < 2)
     ):
         return op(*rows, *columns, *options)  # the rest takes 2 us of the host
+    parameters = dict(zip(("weight", "bias"), columns, strict=False))
     for name, one in zip(op.tensors, rows, strict=False):
         check_tensor(op.name, name, one)
     axes = 1

@@ -97,7 +97,7 @@ def rms_norm(
     [[68.0, 224.0]]
     """
     options = (default_eps(x) if eps is None else eps, weight_offset, rounding)
-    return call_norm(_RMS_NORMS, (x,), {"weight": weight}, options, dtype, normalized_shape)
+    return call_norm(_RMS_NORMS, (x,), (weight,), options, dtype, normalized_shape)
 
 
 @differentiable("out")
@@ -109,7 +109,7 @@ def gemma_rms_norm(x, weight, *, eps=1e-6, normalized_shape=None):
     [[1.2..., 1.6...]]
     """
     options = (default_eps(x) if eps is None else eps, 1.0, "once")
-    return call_norm(_RMS_NORMS, (x,), {"weight": weight}, options, None, normalized_shape)
+    return call_norm(_RMS_NORMS, (x,), (weight,), options, None, normalized_shape)
 
 
 @differentiable("out", "residual_out")
@@ -128,8 +128,7 @@ def add_rms_norm(
     [3.0, 4.0]
     """
     options = (default_eps(x) if eps is None else eps, weight_offset, rounding)
-    parameters = {"weight": weight}
-    return call_norm(_ADD_RMS_NORMS, (x, residual), parameters, options, dtype, normalized_shape)
+    return call_norm(_ADD_RMS_NORMS, (x, residual), (weight,), options, dtype, normalized_shape)
 
 
 @differentiable("out")
@@ -147,8 +146,7 @@ def rms_norm_gated(
     """
     eps = default_eps(x) if eps is None else eps
     options = (norm_before_gate, eps, weight_offset, rounding)
-    parameters = {"weight": weight}
-    return call_norm(_RMS_NORMS_GATED, (x, z), parameters, options, dtype, normalized_shape)
+    return call_norm(_RMS_NORMS_GATED, (x, z), (weight,), options, dtype, normalized_shape)
 
 
 def _in_place(name: str) -> Any:
