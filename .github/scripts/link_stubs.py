@@ -5,7 +5,8 @@
     python .github/scripts/link_stubs.py FOLDER
 
 What is linked against them asks for the versions of symbols that the stubs have, so it loads where
-glibc is 2.28. A newer symbol fails the link, but for those that newer_symbols.cpp defines.
+glibc is 2.28. A newer symbol fails the link, but for those that newer_symbols.cpp defines: enough
+for GCC 12 with glibc up to 2.37. The headers of later ones call more; there, take the image.
 """
 
 from __future__ import annotations
