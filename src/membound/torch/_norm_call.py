@@ -72,6 +72,11 @@ def mixed(op: Operator, keywords: Any, backward: Any) -> Operator:
     )
 
 
+def is_of_rows(x: Any, weight: Any, bias: Any = None) -> bool:
+    """Whether x is a tensor and, by weight and bias, normalised over its last axis alone."""
+    return getattr(weight, "ndim", 0) < 2 > getattr(bias, "ndim", 0) and isinstance(x, torch.Tensor)
+
+
 def call_norm(
     operators: tuple[Operator, Operator],
     rows: tuple[Any, ...],
@@ -80,18 +85,13 @@ def call_norm(
     dtype: Any,
     normalized_shape: Any,
 ) -> Any:
-    """operators: for one dtype, and for mixed ones. rows: x, and the residual or gate if any.
-
-    columns: weight, and bias if the norm has one.
-    """
+    """operators: of one dtype, and of mixed. rows: x, residual or gate. columns: weight, bias."""
     op, of_several = operators
-    x, last, weight, bias = rows[0], rows[-1], columns[0], columns[-1]
+    x, last = rows[0], rows[-1]
     if (
         dtype is normalized_shape is None
-        and isinstance(x, torch.Tensor)
+        and is_of_rows(x, columns[0], columns[-1])
         and (last is x or getattr(last, "dtype", None) == x.dtype)  # of one or two
-        and (weight is None or getattr(weight, "ndim", 0) < 2)
-        and (bias is weight or bias is None or getattr(bias, "ndim", 0) < 2)
     ):
         return op(*rows, *columns, *options)  # the rest takes 2 us of the host
     parameters = dict(zip(("weight", "bias"), columns, strict=False))

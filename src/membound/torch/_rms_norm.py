@@ -9,7 +9,7 @@ from typing import Any
 from membound import _core
 from membound.torch._columns import added_norm, sharded_rms_norm
 from membound.torch._functions import differentiable, traceable
-from membound.torch._norm_call import call_norm, default_eps, like, mixed
+from membound.torch._norm_call import call_norm, default_eps, is_of_rows, like, mixed
 from membound.torch._operators import define_without_gradient, operator
 
 # Operators take a weight of (heads, cols), one row per head, as the library does.
@@ -96,7 +96,10 @@ def rms_norm(
     >>> torch.autograd.grad(y.sum(), x)[0].mul(1000).round().tolist()
     [[68.0, 224.0]]
     """
-    options = (default_eps(x) if eps is None else eps, weight_offset, rounding)
+    eps = default_eps(x) if eps is None else eps
+    if dtype is normalized_shape is None and is_of_rows(x, weight):
+        return _RMS_NORM(x, weight, eps, weight_offset, rounding)  # call_norm takes 0.5 us more
+    options = (eps, weight_offset, rounding)
     return call_norm(_RMS_NORMS, (x,), (weight,), options, dtype, normalized_shape)
 
 
