@@ -116,7 +116,20 @@ def test_operands_of_any_strides_and_dtypes(device: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize(("shape", "axis", "radius"), [*CASES, ((70, 4001), 1, 9)])
+# Tiles inside of the array: along its last axis, across it, of several lines, of many weights.
+@pytest.mark.parametrize(
+    ("shape", "axis", "radius"),
+    [
+        *CASES,
+        ((70, 4001), 1, 9),
+        ((20_011,), 0, 3),
+        ((20_011,), 0, 1100),
+        ((301, 130), 0, 3),
+        ((77, 128), 1, 1),
+        ((9, 200, 3), 1, 2),
+        ((40, 70, 33), 1, 20),
+    ],
+)
 def test_a_gpu_has_the_bits_of_the_cpu(
     shape: tuple[int, ...], axis: int, radius: int, boundary: str
 ) -> None:

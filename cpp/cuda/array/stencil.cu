@@ -3,6 +3,8 @@
 // Stencils along an axis, and the gradient of their weights. Elements are read once into shared
 // memory, where neighbouring weights find them. Compiled without contraction to FMA: results have
 // the CPU's bits, as weights are added in their order.
+#include <limits>
+
 #include "cuda/array/index.cuh"
 #include "cuda/array/stencil_config.hpp"
 #include "cuda/launch/launch.hpp"
@@ -25,6 +27,7 @@ struct StencilParams {
   const T* weights;
   T* result;  // of gradients: what is read
   std::int64_t origin, outer, length, result_length, inner;
+  int row_step, line_step;  // in elements of the source; -1: more than 32 bits in a tile
   int taps;
   array::Boundary boundary;
   StencilConfig config;
@@ -37,8 +40,9 @@ struct StencilParams {
 // Up to four elements of padding after 32 ones: the threads of a warp, whose windows lie 8 rows
 // apart, read from different banks.
 inline constexpr int kStencilPadded = kStencilShared + kStencilShared / 8;
+template <bool kPads>
 __device__ inline int padded(int element, int width_bits) {
-  return width_bits < 5 ? element + (element >> 5 << min(width_bits, 2)) : element;
+  return kPads && width_bits < 5 ? element + (element >> 5 << min(width_bits, 2)) : element;
 }
 
 // Where a tile is: its first line, row and column of results.
@@ -61,34 +65,57 @@ __device__ __noinline__ std::int64_t row_beyond(array::Boundary boundary, std::i
 }
 
 // Loads what `taps` weights from `first_tap` on meet in a tile; each line has room for two tiles of
-// rows. Loads of a thread are issued in groups, so that they are under way together.
-template <class T>
+// rows. The loads of a thread are issued together: the rows of the results, then those beyond them.
+template <bool kPads, class T>
 __device__ void load_tile(const StencilParams<T>& p, T* tile, const TilePlace& place, int first_tap,
                           int taps) {
-  constexpr int kLoads = 8;
-  const int width_bits = p.config.width_bits, line_bits = p.config.row_bits + 1 + width_bits;
-  const int rows = p.config.rows() + taps - 1;
-  const int last = p.config.line_bits == 0 ? rows << width_bits : kStencilShared;
+  const StencilConfig& config = p.config;
+  const int width_bits = config.width_bits, line_bits = config.row_bits + width_bits;
+  const int rows = config.rows() + taps - 1, column_mask = config.width() - 1;
+  const std::int64_t top = place.row + first_tap + p.origin;
+  const bool is_inside = p.row_step >= 0 && top >= 0 && top + rows <= p.length &&
+                         place.line + config.lines() <= p.outer &&
+                         place.column + config.width() <= p.inner;
+  if (!is_inside) {
 #pragma unroll 1
-  for (int first = threadIdx.x; first < last; first += kLoads * kStencilThreads) {
-    T values[kLoads];
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int element = first + i * kStencilThreads;
-      const int row = (element & ((1 << line_bits) - 1)) >> width_bits;
-      const std::int64_t line = place.line + (element >> line_bits);
-      const std::int64_t column = place.column + (element & (p.config.width() - 1));
-      values[i] = T(0);
-      if (element >= last || row >= rows || line >= p.outer || column >= p.inner) continue;
-      std::int64_t at = place.row + row + first_tap + p.origin;
+    for (int element = threadIdx.x; element < kStencilShared; element += kStencilThreads) {
+      const int row = (element & ((2 << line_bits) - 1)) >> width_bits;
+      const std::int64_t line = place.line + (element >> (line_bits + 1));
+      const std::int64_t column = place.column + (element & column_mask);
+      if (row >= rows) continue;
+      T value = T(0);
+      std::int64_t at = top + row;
       if (at < 0 || at >= p.length) at = row_beyond(p.boundary, at, p.length);
-      if (at >= 0) values[i] = p.source[(line * p.length + at) * p.inner + column];
+      if (at >= 0 && line < p.outer && column < p.inner)
+        value = p.source[(line * p.length + at) * p.inner + column];
+      tile[padded<kPads>(element, width_bits)] = value;
     }
+    return;
+  }
+  const T* from = p.source + (place.line * p.length + top) * p.inner + place.column;
+  T values[kStencilRows];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int element = first + i * kStencilThreads;
-      if (element < last) tile[padded(element, width_bits)] = values[i];
-    }
+  for (int i = 0; i < kStencilRows; ++i) {
+    const int element = threadIdx.x + i * kStencilThreads;
+    const int row = (element & ((1 << line_bits) - 1)) >> width_bits;
+    values[i] =
+        from[(element >> line_bits) * p.line_step + row * p.row_step + (element & column_mask)];
+  }
+  const int beyond_bits = taps > 2 ? 32 - __clz(taps - 2) : 0;
+  const int beyond = taps > 1 ? config.lines() << (beyond_bits + width_bits) : 0;
+#pragma unroll 1
+  for (int element = threadIdx.x; element < beyond; element += kStencilThreads) {
+    const int row = (element >> width_bits) & ((1 << beyond_bits) - 1);
+    if (row >= taps - 1) continue;
+    const int line = element >> (beyond_bits + width_bits), column = element & column_mask;
+    const int to = (line << (line_bits + 1)) + (config.rows() + row << width_bits) + column;
+    tile[padded<kPads>(to, width_bits)] =
+        from[line * p.line_step + (config.rows() + row) * p.row_step + column];
+  }
+#pragma unroll
+  for (int i = 0; i < kStencilRows; ++i) {
+    const int element = threadIdx.x + i * kStencilThreads;
+    tile[padded<kPads>(element + (element >> line_bits << line_bits), width_bits)] = values[i];
   }
 }
 
@@ -116,7 +143,8 @@ struct Window {
 #pragma unroll
     for (int i = 0; i < kStencilRows + kStencilGroup - 1; ++i) {
       if (i >= from)
-        at[i] = tile[padded(first + (i << config.width_bits) + place.column, config.width_bits)];
+        at[i] =
+            tile[padded<true>(first + (i << config.width_bits) + place.column, config.width_bits)];
     }
   }
   __device__ void advance() {
@@ -125,28 +153,35 @@ struct Window {
   }
 };
 
-// A thread has kStencilRows results of one tile in registers. Shared memory: two tiles.
+// A thread has kStencilRows results of one tile in registers: neighbours along the axis, which
+// share what they read, or where the axis is the last one (kAlongLast) as far apart as there are
+// threads, so that those of a warp read and write neighbours. Shared memory: two tiles.
 // Memory-bound while there are few weights.
-template <class T>
+template <class T, bool kAlongLast>
 __global__ void __launch_bounds__(kStencilThreads)
     stencil_kernel(const __grid_constant__ StencilParams<T> p) {
   __shared__ T tile[kStencilPadded];
   pdl_wait_and_launch();
   const TilePlace place = place_of(p, blockIdx.x);
-  const ThreadPlace own = thread_place(p.config);
+  ThreadPlace own = thread_place(p.config);
+  const int apart = kAlongLast ? p.config.rows() / kStencilRows : 1;
+  if (kAlongLast) own.row /= kStencilRows;
   T sums[kStencilRows] = {};
 #pragma unroll 1
   for (int first = 0; first < p.taps; first += p.config.taps) {
     const int taps = min(p.taps - first, p.config.taps);
     if (first > 0) __syncthreads();
-    load_tile(p, tile, place, first, taps);
+    load_tile<!kAlongLast>(p, tile, place, first, taps);
     __syncthreads();
     Window<T> window;
-    window.read(tile, p.config, own, own.row - kStencilGroup, kStencilGroup);
-    window.advance();
+    if constexpr (!kAlongLast) {
+      window.read(tile, p.config, own, own.row - kStencilGroup, kStencilGroup);
+      window.advance();
+    }
+    const T* from = tile + (own.line << (p.config.row_bits + 1)) + own.row;
 #pragma unroll 1
     for (int tap = 0; tap < taps; tap += kStencilGroup) {
-      window.read(tile, p.config, own, own.row + tap, kStencilRows - 1);
+      if constexpr (!kAlongLast) window.read(tile, p.config, own, own.row + tap, kStencilRows - 1);
       T weights[kStencilGroup];
 #pragma unroll
       for (int k = 0; k < kStencilGroup; ++k)
@@ -155,9 +190,12 @@ __global__ void __launch_bounds__(kStencilThreads)
       for (int k = 0; k < kStencilGroup; ++k) {
         if (tap + k >= taps) break;
 #pragma unroll
-        for (int i = 0; i < kStencilRows; ++i) sums[i] = sums[i] + weights[k] * window.at[i + k];
+        for (int i = 0; i < kStencilRows; ++i) {
+          const T value = kAlongLast ? from[i * apart + tap + k] : window.at[i + k];
+          sums[i] = sums[i] + weights[k] * value;
+        }
       }
-      window.advance();
+      if constexpr (!kAlongLast) window.advance();
     }
   }
   const std::int64_t line = place.line + own.line, column = place.column + own.column;
@@ -166,7 +204,7 @@ __global__ void __launch_bounds__(kStencilThreads)
   T* const to = p.result + (line * p.result_length + row) * p.inner + column;
 #pragma unroll
   for (int i = 0; i < kStencilRows; ++i) {
-    if (row + i < p.result_length) to[i * p.inner] = sums[i];
+    if (row + i * apart < p.result_length) to[i * apart * p.inner] = sums[i];
   }
 }
 
@@ -189,7 +227,7 @@ __global__ void __launch_bounds__(kStencilThreads)
 #pragma unroll 1
   for (std::int64_t at = block * p.tiles_of_block; at < end; ++at) {
     const TilePlace place = place_of(p, at);
-    load_tile(p, tile, place, first, taps);
+    load_tile<true>(p, tile, place, first, taps);
     const std::int64_t line = place.line + own.line, column = place.column + own.column;
     const std::int64_t row = place.row + own.row;
     const bool is_there = line < p.outer && column < p.inner;
@@ -239,6 +277,11 @@ StencilParams<T> stencil_params(const ArrayStencil& problem) {
   p.taps = static_cast<int>(problem.taps);
   p.boundary = problem.boundary;
   p.config = tuning::stencil_config(problem.result_length, problem.inner);
+  const std::int64_t line_step = p.config.lines() > 1 ? problem.length * problem.inner : 0;
+  const bool is_small = line_step * p.config.lines() + 2 * p.config.rows() * problem.inner <=
+                        std::numeric_limits<int>::max();
+  p.row_step = is_small ? static_cast<int>(problem.inner) : -1;
+  p.line_step = is_small ? static_cast<int>(line_step) : -1;
   const auto tiles = [](std::int64_t extent, int of) { return (extent + of - 1) / of; };
   p.row_tiles = divider_of(tiles(problem.result_length, p.config.rows()));
   p.column_tiles = divider_of(tiles(problem.inner, p.config.width()));
@@ -260,7 +303,10 @@ void dots(const ArrayStencil& problem, void* sums, StreamView stream) {
 template <class T>
 void apply(const ArrayStencil& problem, StreamView stream) {
   const StencilParams<T> p = stencil_params<T>(problem);
-  launch<stencil_kernel<T>>({p.tiles, kStencilThreads}, stream, current_device(), p);
+  const LaunchShape shape{p.tiles, kStencilThreads};
+  const int device = current_device();
+  p.inner == 1 ? launch<stencil_kernel<T, true>>(shape, stream, device, p)
+               : launch<stencil_kernel<T, false>>(shape, stream, device, p);
 }
 
 }  // namespace
