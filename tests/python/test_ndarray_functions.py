@@ -298,6 +298,11 @@ def test_what_raises(call, error, text):
     [
         ((2053, 2077), (1, 0)),
         ((2048, 2112), (1, 0)),
+        ((514, 1028), (1, 0)),
+        ((64, 20, 260), (1, 2, 0)),
+        ((32, 4, 136), (1, 2, 0)),
+        ((3, 132, 200), (0, 2, 1)),
+        ((2, 40, 72, 66), (2, 0, 3, 1)),
         ((130, 7, 257), (2, 1, 0)),
         ((65, 33, 70), (0, 2, 1)),
         ((40, 30, 50, 6), (0, 2, 1, 3)),
@@ -306,14 +311,17 @@ def test_what_raises(call, error, text):
     ],
 )
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
-def test_permuted_copies(shape, axes, dtype):
+@pytest.mark.parametrize("device", DEVICES)
+def test_permuted_copies(device, shape, axes, dtype):
     values = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
-    permuted = nd.permute_dims(nd.asarray(values), axes)
-    np.testing.assert_array_equal(np.asarray(permuted.copy()), values.transpose(axes))
-    other = nd.empty((*permuted.shape[:-1], 2 * permuted.shape[-1]), dtype=nd.float32)
+    permuted = nd.permute_dims(nd.asarray(values, device=device), axes)
+    np.testing.assert_array_equal(to_numpy(permuted.copy()), values.transpose(axes))
+    other = nd.empty(
+        (*permuted.shape[:-1], 2 * permuted.shape[-1]), dtype=nd.float32, device=device
+    )
     other[..., ::2] = permuted  # converted, into every other element
     np.testing.assert_array_equal(
-        np.asarray(other[..., ::2]), values.transpose(axes).astype("float32")
+        to_numpy(other[..., ::2].copy()), values.transpose(axes).astype("float32")
     )
 
 
