@@ -296,7 +296,9 @@ def test_comparisons_of_bools(device, shape, seed):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("shape", [(301, 132), (5, 4100), (77, 131), (1, 9000), (40007,)])
+@pytest.mark.parametrize(
+    "shape", [(301, 132), (301, 136), (5, 4100), (77, 131), (1, 9000), (40007,)]
+)
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "int64", "float64"])
 def test_rows_columns_and_single_elements_are_broadcast(device, shape, dtype, seed):
     """Enough elements for blocks whose threads have vectors alone."""
@@ -318,6 +320,27 @@ def test_rows_columns_and_single_elements_are_broadcast(device, shape, dtype, se
         assert_same(wide, np.broadcast_to(part, shape).astype("f4"))
         chosen = nd.where(to_ndarray(condition, device), x, y)
         assert_same(chosen, np.where(condition, full, part))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "int64"])
+@pytest.mark.parametrize("count", [8, 15, 4099, 40_003, 65_536])
+def test_functions_have_the_same_bits_from_any_address_on(device, dtype, count, seed):
+    rng = np.random.default_rng(seed)
+    long, other = (to_ndarray(rng.uniform(-9, 9, count + 1).astype("f4"), device) for _ in "ab")
+    long, other = (nd.astype(one, getattr(nd, dtype)) for one in (long, other))
+    unaligned = long[1:], other[1:]
+    aligned = [one.copy() for one in unaligned]
+    names = ["add", "less_equal", "maximum", "floor_divide", "square"]
+    if "float" in dtype:
+        names += ["exp", "tanh", "isnan", "atan2", "divide", "signbit"]
+    for name in names:
+        binary = name in {"add", "less_equal", "maximum", "floor_divide", "atan2", "divide"}
+        pairs = [both if binary else both[:1] for both in (unaligned, aligned)]
+        views, copies = (getattr(nd, name)(*one) for one in pairs)
+        assert_same(views, to_numpy(copies), name)
+    expected = to_numpy(aligned[0]).astype("f4")
+    assert_same(nd.astype(nd.negative(aligned[0]), nd.float32), -expected)
 
 
 def test_in_place_results_keep_the_dtype():

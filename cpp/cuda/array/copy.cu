@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   std::int64_t at[kCopyUnits][2];
   int count[kCopyUnits];
   const bool is_dense = first + (kCopyUnits - 1) * kElementwiseThreads < p.whole;
-  if (is_dense) load_dense<A, kCopyUnits>(source, p.row_units, first, raw);
+  if (is_dense) load_dense<A, kCopyUnits>(source, p.row_loads, false, first, raw);
 #pragma unroll
   for (int unit = 0; unit < kCopyUnits; ++unit) {
     const std::int64_t linear = first + unit * kElementwiseThreads;

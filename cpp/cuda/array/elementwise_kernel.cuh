@@ -20,10 +20,13 @@ constexpr bool kTakes = functors::takes<A>(kTypes);
 template <int kOperands>
 struct ElementwiseParams {
   ElementwiseOp op;
+  bool is_narrow;  // items of 2 bytes at most
+  // Loads are of two units, one after another: of the vectors, then, and of a row of them.
+  bool pairs;
   // Units below `whole` are vectors of the result, one after another. Operands are so too, or one
   // number, or repeat a row of `row_units` units or the elements of a column.
   std::int64_t whole;
-  Divider row_units;
+  Divider row_loads;
   std::int64_t inner;  // extent of the last dimension in elements; `index` has it in units
   ArrayIndex index;
   UnitArray arrays[kOperands + 1];  // the result is the last
@@ -49,22 +52,22 @@ __device__ inline void evaluate(const A (&x)[kOperands][kUnitItems], A (&values)
   }
 }
 
-// The units of a thread, all below `whole`. The size of the items is asked once for all of them.
-template <class A, int kUnits>
-__device__ inline void load_dense(const UnitArray& array, const Divider& row_units,
-                                  std::int64_t first, RawUnit<A> (&raw)[kUnits]) {
-  std::int64_t at[kUnits];
+// The loads of a thread, all below `whole`. The size of the items is asked once for all of them.
+template <class A, int kLoads>
+__device__ inline void load_dense(const UnitArray& array, const Divider& row_loads, bool pairs,
+                                  std::int64_t first, RawUnit<A> (&raw)[kLoads]) {
+  std::int64_t at[kLoads];
 #pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit) {
-    at[unit] = first + unit * kElementwiseThreads;
+  for (int load = 0; load < kLoads; ++load) {
+    at[load] = first + load * kElementwiseThreads;
     if (array.repeat != Repeat::kNone) {
-      const std::int64_t row = row_units.quotient(at[unit]);
-      at[unit] = array.repeat == Repeat::kRow ? at[unit] - row * row_units.extent : row;
+      const std::int64_t row = row_loads.quotient(at[load]);
+      at[load] = array.repeat == Repeat::kRow ? at[load] - row * row_loads.extent : row;
     }
   }
   const auto each = [&](auto load) {
 #pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) raw[unit] = load(at[unit]);
+    for (int i = 0; i < kLoads; ++i) raw[i] = load(at[i]);
   };
   const auto vectors = [&](int bytes) {
     each([&](std::int64_t unit) {
@@ -77,12 +80,13 @@ __device__ inline void load_dense(const UnitArray& array, const Divider& row_uni
       return repeated_item<A>(array.data + row * array.row_bytes, array.item_bytes);
     });
   }
-  if constexpr (RawUnit<A>::kWords == 8) {
-    if (array.item_bytes == 8) return vectors(8);
+  const int bytes = array.item_bytes << (pairs ? 1 : 0);  // two units are one of wider items
+  if constexpr (sizeof(A) == 8) {
+    if (bytes == 8) return vectors(8);
   }
-  if constexpr (RawUnit<A>::kWords >= 4) {
-    if (array.item_bytes == 4) return vectors(4);
-    if (array.item_bytes == 2) return vectors(2);
+  if constexpr (sizeof(A) >= 4) {
+    if (bytes == 4) return vectors(4);
+    if (bytes == 2) return vectors(2);
   }
   vectors(1);
 }
@@ -105,7 +109,7 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
   if (first + (kUnits - 1) * kElementwiseThreads < p.whole) {
 #pragma unroll
     for (int k = 0; k < kOperands; ++k)
-      load_dense<A, kUnits>(p.arrays[k], p.row_units, first, raw[k]);
+      load_dense<A, kUnits>(p.arrays[k], p.row_loads, false, first, raw[k]);
   } else {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
@@ -155,7 +159,8 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
 template <int kOperands>
 ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDims& dims,
                                                 const ArrayOperand& result,
-                                                const ArrayOperand* operands) {
+                                                const ArrayOperand* operands,
+                                                bool may_be_narrow = false) {
   ElementwiseParams<kOperands> p;
   p.op = op;
   const int last = dims.rank - 1;
@@ -167,6 +172,8 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
   // Rows of whole units, one after another, are walked as one dimension.
   const bool rows = last == 1 && p.inner % kUnitItems == 0;
   bool dense = last <= 0 || rows;
+  p.is_narrow = may_be_narrow;
+  p.pairs = !rows || p.inner % (2 * kUnitItems) == 0;
   for (int k = 0; k <= kOperands; ++k) {
     const ArrayOperand& operand = k == kOperands ? result : operands[k];
     const bool is_scalar = operand.data == nullptr;
@@ -176,12 +183,16 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
       p.strides[k][axis] = is_scalar ? 0 : operand.strides[axis];
     p.strides[k][last < 0 ? 0 : last] = kUnitItems * inner;
     UnitArray& array = p.arrays[k];
+    p.is_narrow &= array.item_bytes <= 2;
     if (is_scalar) continue;
     const std::int64_t apart = last == 1 ? operand.strides[0] : 0;
     if (k < kOperands && inner == 0) {
       array.repeat = Repeat::kColumn;
       array.row_bytes = apart * array.item_bytes;
-    } else if (k < kOperands && rows && apart == 0 && array.vectors) {
+      continue;
+    }
+    p.pairs &= is_aligned(array.data, 2 * array.unit_bytes);
+    if (k < kOperands && rows && apart == 0 && array.vectors) {
       array.repeat = Repeat::kRow;
     } else {
       dense = dense && array.vectors && (last <= 0 || apart == p.inner);
@@ -189,7 +200,8 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
   }
   const std::int64_t units = p.inner / kUnitItems;
   p.whole = dense ? (rows ? dims.shape[0] * units : units) : 0;
-  p.row_units = divider_of(units);
+  p.pairs &= dense && p.is_narrow;
+  p.row_loads = divider_of(p.pairs ? units / 2 : units);
   return p;
 }
 

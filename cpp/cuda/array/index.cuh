@@ -36,17 +36,20 @@ struct ArrayIndex {
   Divider extents[kMaxRank];
 
   // offsets[k] = the element of array k; returns the coordinate in the last dimension.
-  template <int kArrays>
+  // kDividesOnce: the one that the loop finds, without another division.
+  template <bool kDividesOnce = false, int kArrays>
   __device__ std::int64_t offsets(std::int64_t linear,
                                   const std::int64_t (&strides)[kArrays][kMaxRank],
                                   std::int64_t (&offsets)[kArrays]) const {
-    const std::int64_t last = linear - outer(linear) * (rank > 1 ? extents[rank - 1].extent : 0);
+    std::int64_t last = linear;
+    if (!kDividesOnce) last -= outer(linear) * (rank > 1 ? extents[rank - 1].extent : 0);
 #pragma unroll
     for (int k = 0; k < kArrays; ++k) offsets[k] = 0;
 #pragma unroll 1
     for (int axis = rank - 1; axis > 0; --axis) {
       const std::int64_t rest = extents[axis].quotient(linear);
       const std::int64_t coordinate = linear - rest * extents[axis].extent;
+      if (kDividesOnce && axis == rank - 1) last = coordinate;
 #pragma unroll
       for (int k = 0; k < kArrays; ++k) offsets[k] += coordinate * strides[k][axis];
       linear = rest;

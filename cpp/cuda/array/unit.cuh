@@ -18,9 +18,9 @@ namespace membound::cuda {
 inline constexpr int kUnitItems = 4;
 
 // The bits of a unit, packed as in memory. A: the arithmetic type, whose dtypes are no wider.
-template <class A>
+template <class A, int kItems = kUnitItems>
 struct RawUnit {
-  static constexpr int kWords = sizeof(A) == 1 ? 1 : sizeof(A);
+  static constexpr int kWords = kItems * static_cast<int>(sizeof(A)) / 4;
   std::uint32_t words[kWords];
 };
 
@@ -38,20 +38,20 @@ struct UnitArray {
   bool is_scalar = false;
   Repeat repeat = Repeat::kNone;
   std::int64_t row_bytes = 0;    // of Repeat::kColumn
-  std::uint32_t scalar[8] = {};  // a unit of the same number
+  std::uint32_t scalar[8] = {};  // the same number again and again
 };
 
-template <class A>
-__device__ inline void set_item(RawUnit<A>& raw, int i, int bytes, std::uint64_t bits) {
+template <class A, int kItems>
+__device__ inline void set_item(RawUnit<A, kItems>& raw, int i, int bytes, std::uint64_t bits) {
   const auto low = static_cast<std::uint32_t>(bits);
-  if constexpr (RawUnit<A>::kWords == 8) {
+  if constexpr (sizeof(A) == 8) {
     if (bytes == 8) {
       raw.words[2 * i] = low;
       raw.words[2 * i + 1] = static_cast<std::uint32_t>(bits >> 32);
       return;
     }
   }
-  if constexpr (RawUnit<A>::kWords >= 4) {
+  if constexpr (sizeof(A) >= 4) {
     if (bytes == 4) {
       raw.words[i] = low;
       return;
@@ -61,19 +61,20 @@ __device__ inline void set_item(RawUnit<A>& raw, int i, int bytes, std::uint64_t
       return;
     }
   }
-  raw.words[0] = i == 0 ? low : raw.words[0] | low << (8 * i);
+  const int word = kItems == 4 ? 0 : i / 4, byte = kItems == 4 ? i : i % 4;
+  raw.words[word] = byte == 0 ? low : raw.words[word] | low << (8 * byte);
 }
 
-template <class A>
-__device__ inline std::uint64_t get_item(const RawUnit<A>& raw, int i, int bytes) {
-  if constexpr (RawUnit<A>::kWords == 8) {
+template <class A, int kItems>
+__device__ inline std::uint64_t get_item(const RawUnit<A, kItems>& raw, int i, int bytes) {
+  if constexpr (sizeof(A) == 8) {
     if (bytes == 8) return std::uint64_t{raw.words[2 * i + 1]} << 32 | raw.words[2 * i];
   }
-  if constexpr (RawUnit<A>::kWords >= 4) {
+  if constexpr (sizeof(A) >= 4) {
     if (bytes == 4) return raw.words[i];
     if (bytes == 2) return raw.words[i / 2] >> (16 * (i % 2)) & 0xffffu;
   }
-  return raw.words[0] >> (8 * i) & 0xffu;
+  return raw.words[i / 4] >> (8 * (i % 4)) & 0xffu;
 }
 
 __device__ inline std::uint64_t load_bits(const char* at, int bytes) {
@@ -112,7 +113,7 @@ __device__ __noinline__ RawUnit<A> load_items(const char* at, std::int64_t step,
 template <class A>
 __device__ inline RawUnit<A> load_vectors(const char* at, int item_bytes) {
   RawUnit<A> raw;
-  if constexpr (RawUnit<A>::kWords == 8) {
+  if constexpr (sizeof(A) == 8) {
     if (item_bytes == 8) {
       const uint4 low = reinterpret_cast<const uint4*>(at)[0];
       const uint4 high = reinterpret_cast<const uint4*>(at)[1];
@@ -121,7 +122,7 @@ __device__ inline RawUnit<A> load_vectors(const char* at, int item_bytes) {
       return raw;
     }
   }
-  if constexpr (RawUnit<A>::kWords >= 4) {
+  if constexpr (sizeof(A) >= 4) {
     if (item_bytes == 4) {
       const uint4 vector = *reinterpret_cast<const uint4*>(at);
       raw.words[0] = vector.x, raw.words[1] = vector.y;
@@ -140,14 +141,14 @@ __device__ inline RawUnit<A> load_vectors(const char* at, int item_bytes) {
 
 template <class A>
 __device__ inline void store_vectors(char* at, int item_bytes, const RawUnit<A>& raw) {
-  if constexpr (RawUnit<A>::kWords == 8) {
+  if constexpr (sizeof(A) == 8) {
     if (item_bytes == 8) {
       reinterpret_cast<uint4*>(at)[0] = {raw.words[0], raw.words[1], raw.words[2], raw.words[3]};
       reinterpret_cast<uint4*>(at)[1] = {raw.words[4], raw.words[5], raw.words[6], raw.words[7]};
       return;
     }
   }
-  if constexpr (RawUnit<A>::kWords >= 4) {
+  if constexpr (sizeof(A) >= 4) {
     if (item_bytes == 4) {
       *reinterpret_cast<uint4*>(at) = {raw.words[0], raw.words[1], raw.words[2], raw.words[3]};
       return;
@@ -203,11 +204,12 @@ __device__ inline void store_unit(const UnitArray& array, std::int64_t offset, i
 }
 
 // Elements of a dtype as numbers of A. The dtypes of A: those of its kind that are no wider.
-template <class A>
-__device__ inline void unpack_unit(const RawUnit<A>& raw, DType dtype, A (&values)[kUnitItems]) {
+template <class A, int kItems>
+__device__ inline void unpack_unit(const RawUnit<A, kItems>& raw, DType dtype,
+                                   A (&values)[kItems]) {
   const auto each = [&](auto bits_to_value, int bytes) {
 #pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) values[i] = bits_to_value(get_item(raw, i, bytes));
+    for (int i = 0; i < kItems; ++i) values[i] = bits_to_value(get_item(raw, i, bytes));
   };
   if constexpr (scalar::kSameType<A, float>) {
     if (dtype == DType::kFloat32) {
@@ -215,7 +217,7 @@ __device__ inline void unpack_unit(const RawUnit<A>& raw, DType dtype, A (&value
     } else {
       const bool is_half = dtype == DType::kFloat16;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < kItems / 2; ++i) {
         const std::uint32_t word = raw.words[i];
         const float2 pair = __half22float2(reinterpret_cast<const __half2&>(word));
         values[2 * i] = is_half ? pair.x : __uint_as_float(word << 16);
@@ -266,22 +268,22 @@ __device__ inline std::uint64_t bits_of(A value, DType dtype) {
     return static_cast<std::uint64_t>(value);
   }
 }
-template <class A>
-__device__ inline RawUnit<A> pack_unit(const A (&values)[kUnitItems], DType dtype, int bytes) {
-  RawUnit<A> raw;
+template <class A, int kItems>
+__device__ inline RawUnit<A, kItems> pack_unit(const A (&values)[kItems], DType dtype, int bytes) {
+  RawUnit<A, kItems> raw;
   if constexpr (scalar::kSameType<A, float>) {
     if (bytes == 4) {
 #pragma unroll
-      for (int i = 0; i < kUnitItems; ++i) raw.words[i] = __float_as_uint(values[i]);
+      for (int i = 0; i < kItems; ++i) raw.words[i] = __float_as_uint(values[i]);
     } else if (dtype == DType::kFloat16) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < kItems / 2; ++i) {
         const __half2 pair = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
         raw.words[i] = reinterpret_cast<const std::uint32_t&>(pair);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < kItems / 2; ++i) {
         const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
         raw.words[i] = reinterpret_cast<const std::uint32_t&>(pair);
       }
@@ -301,7 +303,7 @@ __device__ inline RawUnit<A> pack_unit(const A (&values)[kUnitItems], DType dtyp
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) {
+    for (int i = 0; i < kItems; ++i) {
       constexpr int kBytes = static_cast<int>(sizeof(A));
       set_item(raw, i, kBytes, bits_of(values[i], dtype));
     }
@@ -418,8 +420,8 @@ inline UnitArray unit_array(const ArrayOperand& operand, std::int64_t stride,
   array.is_scalar = operand.data == nullptr;
   if (array.is_scalar) {
     auto* items = reinterpret_cast<unsigned char*>(array.scalar);
-    for (int i = 0; i < kUnitItems; ++i)
-      std::memcpy(items + i * array.item_bytes, operand.scalar, array.item_bytes);
+    for (std::size_t i = 0; i < sizeof(array.scalar); i += array.item_bytes)
+      std::memcpy(items + i, operand.scalar, array.item_bytes);
     return array;
   }
   // The vectors of 8-byte items are two of 16 bytes.
