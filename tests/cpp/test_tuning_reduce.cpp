@@ -52,6 +52,13 @@ TEST_CASE("threads of a row have sixteen loads if there are rows enough") {
   CHECK(reduce_rows_config(1 << 20, 200).lanes == 32);
 }
 
+TEST_CASE("a load of a row has 16 bytes at least, of items of any size") {
+  constexpr int kUnitItems = 4;
+  for (const std::size_t bytes : {1u, 2u, 4u})
+    CHECK((kUnitItems * bytes << load_unit_bits(bytes)) == 16);
+  CHECK(load_unit_bits(8) == 0);
+}
+
 TEST_CASE("partial results are merged by as many threads as there are eights of them") {
   CHECK(chunk_lanes(1) == 1);
   CHECK(chunk_lanes(8) == 1);

@@ -144,6 +144,32 @@ def test_cumulative(device, array, include_initial, data):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("shape", [(3, 70_001), (57, 4099), (3001, 65), (1, 1_000_003)])
+def test_rows_from_any_address_on(device, dtype, shape, seed):
+    """Sums of large rows have the bits of their copies, extremes their places."""
+    rng = np.random.default_rng(seed)
+    host = rng.integers(-99, 99, shape).astype("f4")
+    x = nd.astype(to_ndarray(host, device), getattr(nd, dtype))
+    view, rest = x[:, 1:], host[:, 1:]
+    copy = view.copy()
+    for axis in (None, 0, 1):
+        for name in ("sum", "max", "argmin", "argmax"):
+            function = getattr(nd, name)
+            found = function(copy, axis=axis)
+            assert_same(function(view, axis=axis), to_numpy(found), name)
+            expected = getattr(np, name)(rest.astype("f8"), axis=axis)
+            if name == "sum" and dtype in {"float16", "bfloat16"}:
+                wide = nd.sum(copy, axis=axis, dtype=nd.float32)
+                np.testing.assert_array_equal(to_numpy(wide), expected)
+            else:
+                np.testing.assert_array_equal(to_numpy(found).astype("f8"), expected)
+    expected = np.cumsum(rest.astype("f8"), axis=1)
+    found = nd.cumulative_sum(view, axis=1, dtype=nd.float32 if "float" in dtype else None)
+    np.testing.assert_array_equal(to_numpy(found).astype("f8"), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bit_sums_do_not_stall(device, dtype):
     x = nd.ones(5000, dtype=dtype, device=device)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace membound::cuda::tuning {
@@ -15,7 +16,7 @@ struct ReduceConfig {
   int lanes;            // threads for one result (rows), or one unit of results (columns)
   int width;            // results, or units of them, of a block
   std::int64_t chunks;  // parts of the reduced elements, each with partial results of its own
-  std::int64_t chunk;   // units (rows) or elements (columns) of a part
+  std::int64_t chunk;   // loads (rows) or elements (columns) of a part
 };
 
 constexpr int power_of_two(std::int64_t least, int most) {
@@ -37,14 +38,19 @@ constexpr ReduceConfig reduce_config(std::int64_t results, std::int64_t steps, i
   return {lanes, kReduceThreads / lanes, chunk == 0 ? 1 : (steps + chunk - 1) / chunk, chunk};
 }
 
+// Units of a load of a row, as a power of two: 16 bytes at least.
+constexpr int load_unit_bits(std::size_t item_bytes) {
+  return item_bytes == 1 ? 2 : item_bytes == 2 ? 1 : 0;
+}
+
 // Along adjacent elements: sixteen loads for each of the threads of a result, but a warp for it
 // where that leaves four, and more threads while there are too few for a GPU.
-constexpr ReduceConfig reduce_rows_config(std::int64_t results, std::int64_t units) {
+constexpr ReduceConfig reduce_rows_config(std::int64_t results, std::int64_t loads) {
   constexpr std::int64_t kFewestThreads = 1 << 18;
-  const int most = power_of_two((units + 3) / 4, kReduceThreads);
-  int lanes = std::max(power_of_two((units + 15) / 16, most), std::min(most, 32));
+  const int most = power_of_two((loads + 3) / 4, kReduceThreads);
+  int lanes = std::max(power_of_two((loads + 15) / 16, most), std::min(most, 32));
   while (lanes < most && results * lanes < kFewestThreads) lanes *= 2;
-  return reduce_config(results, units, lanes);
+  return reduce_config(results, loads, lanes);
 }
 
 // Across adjacent results: a block is 32 units wide if there are so many.

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What reductions compute: Value is what a thread holds, A what it reads.
+// What reductions compute: Value is what a thread holds, A what it reads. Rows of narrow items are
+// reduced into Walked: begin() and end() turn one into the other.
 #include "core/array/functors.hpp"
 #include "cuda/array/unit.cuh"
 
@@ -33,6 +34,7 @@ __device__ inline Value shuffled(Value value, int offset) {
 template <class A>
 struct Accumulation {
   using Value = A;
+  using Walked = A;
   using Context = ReduceContext<A>;
 
   static __device__ A identity(const Context& context) {
@@ -72,6 +74,21 @@ struct Accumulation {
                               const A (&centres)[kUnitItems], std::int64_t, std::int64_t) {
 #pragma unroll
     for (int i = 0; i < kUnitItems; ++i) values[i] = step(values[i], x[i], centres[i]);
+  }
+  static __device__ void begin(const A (&values)[kUnitItems], Walked (&walked)[kUnitItems]) {
+    memcpy(walked, values, sizeof(values));
+  }
+  template <class Step>
+  static __device__ void next(const Step& step, Walked (&walked)[kUnitItems],
+                              const A (&x)[kUnitItems], const A (&centres)[kUnitItems], int) {
+#pragma unroll
+    for (int i = 0; i < kUnitItems; ++i) walked[i] = step(walked[i], x[i], centres[i]);
+  }
+  template <class Place>
+  static __device__ void end(A (&values)[kUnitItems], const Walked (&walked)[kUnitItems],
+                             const Place&, int count = kUnitItems) {
+#pragma unroll
+    for (int i = 0; i < kUnitItems; ++i) values[i] = i < count ? walked[i] : values[i];
   }
   static __device__ A merge(const Context& context, A a, A b) {
     if (context.op == ReduceOp::kProd) return a * b;
@@ -118,6 +135,33 @@ struct Place {
     for (int i = 0; i < kUnitItems; ++i) {
       if (values[i].place < 0 || is_better(values[i].value, x[i]))
         values[i] = {x[i], place + i * apart};
+    }
+  }
+  // While a thread walks, its places are numbers of units: -1 for none, -2 for the one before.
+  struct Walked {
+    A value;
+    int unit;
+  };
+  static __device__ void begin(const Value (&values)[kUnitItems], Walked (&walked)[kUnitItems]) {
+#pragma unroll
+    for (int i = 0; i < kUnitItems; ++i)
+      walked[i] = {values[i].value, values[i].place < 0 ? -1 : -2};
+  }
+  template <class Step>
+  static __device__ void next(const Step& is_better, Walked (&walked)[kUnitItems],
+                              const A (&x)[kUnitItems], const A (&)[kUnitItems], int unit) {
+#pragma unroll
+    for (int i = 0; i < kUnitItems; ++i) {
+      if (walked[i].unit == -1 || is_better(walked[i].value, x[i])) walked[i] = {x[i], unit};
+    }
+  }
+  // The first `count` of them; place(unit, i) is that of element i of a unit.
+  template <class PlaceOf>
+  static __device__ void end(Value (&values)[kUnitItems], const Walked (&walked)[kUnitItems],
+                             const PlaceOf& place, int count = kUnitItems) {
+#pragma unroll
+    for (int i = 0; i < kUnitItems; ++i) {
+      if (i < count && walked[i].unit >= 0) values[i] = {walked[i].value, place(walked[i].unit, i)};
     }
   }
   static __device__ Value merge(const Context& context, const Value& a, const Value& b) {
