@@ -57,6 +57,8 @@ def in_child(module: str, name: str, seconds: int) -> dict[str, Any]:
                 outcome.failed.append(text)
             else:
                 outcome.built = outcome.built or f"does not build: {text}"
+        if any("can't allocate memory" in fault for fault in outcome.failed):  # the limit above
+            outcome = model_comparison.Outcome(name, built="not finished: it takes too much memory")
         outcome.seconds = round(time.monotonic() - start, 1)
         os.write(write, json.dumps(dataclasses.asdict(outcome)).encode()[:60000])
         os._exit(0)
