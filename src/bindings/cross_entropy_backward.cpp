@@ -13,8 +13,6 @@ constexpr const char* kName = "cross_entropy_backward";
 
 nb::object call_jax(const ArrayCall& call, const CrossEntropyBackwardArguments& a) {
   call.check_jax_absent(a.dlogits, "dlogits", "which cannot be written");
-  call.check_jax_absent(a.entropy, "entropy", "which have no gradients of entropies");
-  call.check_jax_absent(a.dentropy, "dentropy", "which have no gradients of entropies");
   call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
   return nb::module_::import_("membound.jax")
       .attr(kName)(nb::handle(a.dloss), nb::handle(a.logits),
@@ -36,8 +34,6 @@ nb::object call_cross_entropy_backward(const CrossEntropyBackwardArguments& a) {
   call.read_input(a.lse, "lse", lse);
   const OptionalInput weight(call, a.weight, "weight");
   const OptionalInput dloss = loss_gradient(call, a.dloss, options, kName);
-  const OptionalInput entropy(call, a.entropy, "entropy");
-  const OptionalInput dentropy(call, a.dentropy, "dentropy");
   const nb::object result = call.output(a.dlogits, a.logits, logits.view, "dlogits", dlogits);
   nb::object held;
   const bool wants_scale = options.reduction == Reduction::kMean && logits.view.device.is_cuda();
@@ -48,7 +44,7 @@ nb::object call_cross_entropy_backward(const CrossEntropyBackwardArguments& a) {
     const StreamView stream = call.stream(logits.view.device);
     const GilRelease released(is_long_on_cpu(logits.view));
     cross_entropy_backward(dloss, logits.view, labels.view, lse.view, weight, options, dlogits.view,
-                           wants_scale ? &scale.view : nullptr, stream, {entropy, dentropy});
+                           wants_scale ? &scale.view : nullptr, stream);
   }
   call.mark_written({a.dlogits});
   return result;

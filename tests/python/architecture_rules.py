@@ -406,11 +406,11 @@ def names_say_the_idea(root: Path) -> list[str]:
 # says why; one that makes a folder smaller lowers its figure.
 DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
 FOLDERS = {
-    "cpp/cuda": (163, 26_550),
+    "cpp/cuda": (163, 26_460),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (272, 37_760),
-    "src/bindings": (88, 10_060),
+    "src": (272, 37_750),
+    "src/bindings": (88, 10_050),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (22, 3_310),
     "src/membound/check": (12, 1_790),
