@@ -57,6 +57,7 @@ SMALL = {
 HEADER = (
     "plan", "case", "tokens a second", "step, ms", "host, ms", "peak, GiB", "loss", "collectives",
 )  # fmt: skip
+PLANS = "FSDP2", "tensor parallel", "both"
 IGNORED = -100
 
 
@@ -160,6 +161,9 @@ class Parallel(Bench):
         self.ranks = dist.get_world_size()
         if options.check:
             self.sizes, self.batch, self.seq = SMALL, 2, 64
+            # Before any case: functions that Liger-Kernel patches stay patched, in every model.
+            shapes = [self.shape(plan) for plan in PLANS]
+            self.right = {batches: self.reference(batches) for batches, _ in shapes if batches}
 
     def tokens(self, batches: int) -> tuple[Any, Any]:
         """Those of all ranks."""
@@ -174,14 +178,25 @@ class Parallel(Bench):
         """A sharded model, how many batches there are, and which one is this rank's."""
         case.patch(model)
         root = WithLoss(model, case.loss)
-        parts = {"FSDP2": 1, "tensor parallel": self.ranks}.get(plan, 2)
-        shape = (self.ranks // parts, parts)
+        shape = batches, parts = self.shape(plan)
         mesh = init_device_mesh(self.device, shape, mesh_dim_names=("data", "tensor"))
         if parts > 1:
             shard_tensors(root, mesh["tensor"])
-        if shape[0] > 1:
+        if batches > 1:
             shard_parameters(root, mesh["data"])
-        return root, shape[0], mesh.get_local_rank("data")
+        return root, batches, mesh.get_local_rank("data")
+
+    def shape(self, plan: str) -> tuple[int, int]:
+        """How many batches there are, and how many ranks share each."""
+        parts = {"FSDP2": 1, "tensor parallel": self.ranks}.get(plan, 2)
+        return self.ranks // parts, parts
+
+    def reference(self, batches: int) -> tuple[Any, dict[str, Any]]:
+        """The loss and the gradients of the model on one device."""
+        plain = self.model().float()
+        loss = WithLoss(plain, loss_of_logits)(*self.tokens(batches))
+        loss.backward()
+        return loss.detach(), {name: p.grad for name, p in plain.named_parameters()}
 
     def context(self, case: Case, plan: str) -> Any:
         """What F.cross_entropy needs for logits of a sharded vocabulary."""
@@ -220,24 +235,27 @@ class Parallel(Bench):
 
     def check(self, case: Case, plan: str) -> list[str]:
         """The largest error of a gradient, as a part of its norm, and that of the loss."""
-        plain = self.model().float()
         root, batches, mine = self.root(case, plan, self.model().float())
         tokens, labels = self.tokens(batches)
-        right = WithLoss(plain, loss_of_logits)(tokens, labels)
-        right.backward()
+        right, gradients = self.right[batches]
         with self.context(case, plan):
             loss = root(*(each.chunk(batches)[mine] for each in (tokens, labels)))
             loss.backward()
         mean = whole(loss.detach()).clone()
         dist.all_reduce(mean)
-        errors = {"loss": (mean / self.ranks - right.detach()).abs() / right.detach()}
+        errors = {"loss": (mean / self.ranks - right).abs() / right}
         slopes = dict(root.model.named_parameters())
-        for name, parameter in plain.named_parameters():
+        for name, gradient in gradients.items():
             slope = whole(slopes[name].grad)
-            errors[name] = (slope - parameter.grad).norm() / parameter.grad.norm()
-        worst = max(errors, key=lambda name: errors[name].item())
+            errors[name] = (slope - gradient).norm() / gradient.norm()
+        worst = worst_of(errors)
         verdict = "right" if errors[worst] < 1e-4 else "WRONG"
         return [plan, case.name, f"{errors['loss']:.1e}", f"{errors[worst]:.1e}", worst, verdict]
+
+
+def worst_of(errors: dict[str, Any]) -> str:
+    """The name of the largest, or of one that is not a number, which no comparison finds."""
+    return max(errors, key=lambda name: (bool(errors[name].isnan()), float(errors[name])))
 
 
 def whole(tensor: Any) -> Any:
@@ -273,7 +291,7 @@ def main() -> int:
     with contextlib.nullcontext() if first else contextlib.redirect_stdout(None):
         bench, rows = Parallel(options), []
         header = ("plan", "case", "loss", "gradients", "worst", "") if options.check else HEADER
-        plans = ["FSDP2", "tensor parallel"] + ["both"] * (bench.ranks >= 4)
+        plans = PLANS if bench.ranks >= 4 else PLANS[:2]
         for case, plan in itertools.product(CASES, plans):  # what Liger patches stays patched
             if plan not in (options.plans or plan).split(";"):
                 continue

@@ -129,7 +129,7 @@ def measure(case: tuple[Any, ...], mesh: Any) -> list[str]:
     ]
     times = microseconds(program, placed), microseconds(peer, placed), microseconds(own, part)
     cells = [f"{us:.0f}" for us in times]
-    return [name, axis, *cells, collectives(program), f"{max(map(float, errors)):.0e}"]
+    return [name, axis, *cells, collectives(program), f"{jnp.stack(errors).max():.0e}"]
 
 
 def cuts(array: Any, spec: Any) -> list[tuple[int, bool]]:

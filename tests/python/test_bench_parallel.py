@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from benchmark_scripts import FOLDER
+from benchmark_scripts import FOLDER, script
 from test_torch_distributed import ENVIRONMENT
 
 PLANS = "FSDP2", "tensor parallel", "both"
@@ -43,6 +43,17 @@ def test_results_are_those_of_one_device(ranks, plans, tmp_path):
     rows = table(ranks, tmp_path, "--check", "--plans", ";".join(plans))
     assert set(rows) == {(plan, case) for plan in plans for case in CASES}
     assert [cells[-1] for cells in rows.values()] == ["right"] * len(rows)
+
+
+def test_an_error_that_is_not_a_number_is_the_worst(monkeypatch):
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    errors = {"loss": 1e-8, "first": float("nan"), "last": 1.0}
+    errors = {name: torch.tensor(error) for name, error in errors.items()}
+    worst_of = script(monkeypatch, "bench_parallel").worst_of
+    assert worst_of(errors) == "first"
+    del errors["first"]
+    assert worst_of(errors) == "last"
 
 
 def test_patched_models_gather_no_more(tmp_path):
