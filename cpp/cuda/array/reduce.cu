@@ -36,9 +36,6 @@ struct ReduceParams {
   tuning::ReduceConfig config;
   void* partial;  // [chunk][result], if there are several chunks
   std::int64_t partial_results;
-  unsigned*
-      arrivals;     // of each result: its chunks that are there; null: another kernel merges them
-  int merge_lanes;  // threads that merge the chunks of a result
   bool centred;
   bool dense;    // one reduced dimension, whose elements or units are vectors
   bool is_wide;  // rows of narrow items: loads are aligned to 16 bytes
@@ -139,47 +136,6 @@ __device__ void reduce_unit(const ReduceParams<A>& p, typename Op::Value (&value
   }
 }
 
-template <class A>
-__global__ void __launch_bounds__(kReduceThreads)
-    reduce_clear_kernel(const __grid_constant__ ReduceParams<A> p) {
-  pdl_wait_and_launch();
-  const std::int64_t result = std::int64_t{blockIdx.x} * kReduceThreads + threadIdx.x;
-  if (result < p.kept.size) p.arrivals[result] = 0;
-}
-
-// The block of a result's chunk whose partial result is the last one merges all of them, in the
-// order of reduce_chunks_kernel. `value` is that of thread 0.
-template <class A, class Op>
-__device__ void merge_as_last(const ReduceParams<A>& p, typename Op::Value value,
-                              std::int64_t result, std::int64_t chunk, std::int64_t at) {
-  using Value = typename Op::Value;
-  __shared__ Value shared[kReduceThreads / 2];
-  __shared__ bool is_last;
-  Value* const partial = static_cast<Value*>(p.partial) + result;
-  if (threadIdx.x == 0) {
-    partial[chunk * p.partial_results] = value;
-    __threadfence();
-    is_last = atomicAdd(p.arrivals + result, 1u) + 1 == p.config.chunks;
-  }
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  const int lane = threadIdx.x, lanes = p.merge_lanes;
-  value = Op::identity(p.context);
-  if (lane < lanes) {
-#pragma unroll 4
-    for (std::int64_t other = lane; other < p.config.chunks; other += lanes)
-      value = Op::merge(p.context, value, partial[other * p.partial_results]);
-  }
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) shared[lane - half] = value;
-    __syncthreads();
-    if (lane < half) value = Op::merge(p.context, value, shared[lane]);
-    __syncthreads();
-  }
-  if (lane == 0) store_result<A, Op>(p, value, at);
-}
-
 // config.lanes threads reduce one chunk of one result; consecutive lanes read consecutive units.
 // Shared memory: one value per warp. Memory-bound.
 template <class A, class Op>
@@ -235,7 +191,6 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
         value = Op::merge(p.context, value, of_warps[threadIdx.x / kWarpLanes + warp]);
     }
   }
-  if (p.arrivals != nullptr) return merge_as_last<A, Op>(p, value, result, chunk, at[kResult]);
   if (lane != 0 || !is_there) return;
   if (p.config.chunks == 1) return store_result<A, Op>(p, value, at[kResult]);
   static_cast<Value*>(p.partial)[chunk * p.partial_results + result] = value;
@@ -433,7 +388,6 @@ __global__ void __launch_bounds__(kReduceThreads, kNarrowBlocks<A, Op>)
         value = Op::merge(p.context, value, of_warps[threadIdx.x / kWarpLanes + warp]);
     }
   }
-  if (p.arrivals != nullptr) return merge_as_last<A, Op>(p, value, result, chunk, at[kResult]);
   if (lane != 0 || !is_there) return;
   if (p.config.chunks == 1) return store_result<A, Op>(p, value, at[kResult]);
   static_cast<Value*>(p.partial)[chunk * p.partial_results + result] = value;
@@ -624,21 +578,11 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
   p.block_columns = divider_of((p.kept.size + p.config.width - 1) / p.config.width);
   const int device = current_device();
   DeviceBuffer partial;
-  p.arrivals = nullptr;
   if (p.config.chunks > 1) {
-    // A block that has one result merges its chunks when it is the last of them.
-    const bool merges = !columns && p.config.width == 1;
-    const auto bytes =
-        static_cast<std::size_t>(p.config.chunks * p.partial_results) * sizeof(Value);
-    const auto counters = static_cast<std::size_t>(merges ? p.kept.size : 0) * sizeof(unsigned);
-    partial = DeviceBuffer(bytes + counters, Device::cuda(device), stream);
+    const std::int64_t values = p.config.chunks * p.partial_results;
+    partial = DeviceBuffer(static_cast<std::size_t>(values) * sizeof(Value), Device::cuda(device),
+                           stream);
     p.partial = partial.data();
-    if (merges) {
-      p.arrivals = reinterpret_cast<unsigned*>(static_cast<char*>(p.partial) + bytes);
-      p.merge_lanes = tuning::chunk_lanes(p.config.chunks);
-      launch<reduce_clear_kernel<A>>(
-          {(p.kept.size + kReduceThreads - 1) / kReduceThreads, kReduceThreads}, stream, device, p);
-    }
   }
   const auto blocks = [](std::int64_t results, int lanes) {
     return (results * lanes + kReduceThreads - 1) / kReduceThreads;
@@ -657,7 +601,7 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
       launch<reduce_narrow_rows_kernel<A, Op>>(shape, stream, device, p);
     }
   }
-  if (p.config.chunks == 1 || p.arrivals != nullptr) return;
+  if (p.config.chunks == 1) return;
   p.kept = array_index(problem.kept);
   fill_kept(1);
   if (!columns) p.inner = 0;
