@@ -18,7 +18,6 @@ import argparse
 import functools
 import gc
 import importlib
-import importlib.util
 import json
 import statistics
 import sys
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_model import wanted
 from torch.nn import functional
 
 import membound
@@ -339,16 +339,6 @@ def works(layers: tuple[Layer, ...], quick: bool) -> Iterator[Work]:
                     yield Work(layer, "log-probabilities", temperature, entropy)
 
 
-def wanted(names: str) -> Iterator[Case]:
-    for case in CASES:
-        if names and case.name not in names.split(";"):
-            continue
-        if importlib.util.find_spec(case.needs) is None:
-            print(f"{case.name}: {case.needs} is not installed", file=sys.stderr)
-            continue
-        yield case
-
-
 def tables(rows: list[Figures]) -> Iterator[str]:
     for layer in dict.fromkeys(row.layer for row in rows):
         yield f"## {layer}"
@@ -374,7 +364,7 @@ def main() -> int:
     layers = TINY if options.tiny else LAYERS
     if options.layers:
         layers = tuple(one for one in layers if one.model in options.layers.split(";"))
-    bench, rows, cases = Bench(options), [], list(wanted(options.cases))
+    bench, rows, cases = Bench(options), [], list(wanted(options.cases, CASES))
     for work in works(layers, options.quick):
         data = Data(work, options.device)
         right = reference(work, data)

@@ -23,7 +23,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,14 @@ class Bench:
             times.append((time.perf_counter() - start) * 1e3)
         return times
 
+    def time_and_peak(self, step: Callable[[], Any]) -> tuple[float, float]:
+        """Milliseconds of a step, and GiB at the peak."""
+        if self.device == "cpu":
+            return self.median_ms(step, warm=3), 0.0
+        torch.cuda.reset_peak_memory_stats()
+        taken = self.median_ms(step, warm=3)
+        return taken, torch.cuda.max_memory_allocated() / 2**30
+
     def training(self, model: Any, case: Case) -> tuple[float, float, float]:
         """Milliseconds of a step, GiB at the peak, and the loss after all steps."""
         model.train()
@@ -190,11 +198,7 @@ class Bench:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        if self.device != "cpu":
-            torch.cuda.reset_peak_memory_stats()
-        taken = self.median_ms(step, warm=3)
-        peak = 0.0 if self.device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
-        return taken, peak, loss.item()
+        return *self.time_and_peak(step), loss.item()
 
     @torch.no_grad()
     def decoding_step(self, model: Any, what: str, steps: int) -> Callable[[], None]:
@@ -264,8 +268,9 @@ def cells(rows: list[Figures]) -> list[list[str]]:
     ]
 
 
-def wanted(names: str) -> Iterator[Case]:
-    for case in CASES:
+def wanted(names: str, cases: Iterable[Any] = CASES) -> Iterator[Any]:
+    """Those of these names whose package is here; all names by default."""
+    for case in cases:
         if names and case.name not in names.split(";"):
             continue
         if importlib.util.find_spec(case.needs) is None:

@@ -21,7 +21,6 @@ import argparse
 import collections
 import contextlib
 import gc
-import importlib.util
 import itertools
 import os
 import sys
@@ -33,7 +32,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from bench_model import Bench, patch_with_liger, patch_with_membound
+from bench_model import Bench, patch_with_liger, patch_with_membound, wanted
 from torch.distributed import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -217,10 +216,7 @@ class Parallel(Bench):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-        if self.device != "cpu":
-            torch.cuda.reset_peak_memory_stats()
-        taken = self.median_ms(step, warm=3)
-        peak = 0.0 if self.device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
+        taken, peak = self.time_and_peak(step)
         host = self.host_ms(step)
         a_second = batches * self.batch * self.seq / taken * 1e3
         figures = [f"{a_second:,.0f}", *(f"{number:.1f}" for number in (taken, host, peak))]
@@ -292,14 +288,9 @@ def main() -> int:
         bench, rows = Parallel(options), []
         header = ("plan", "case", "loss", "gradients", "worst", "") if options.check else HEADER
         plans = PLANS if bench.ranks >= 4 else PLANS[:2]
-        for case, plan in itertools.product(CASES, plans):  # what Liger patches stays patched
-            if plan not in (options.plans or plan).split(";"):
-                continue
-            if case.name not in (options.cases or case.name).split(";"):
-                continue
-            if importlib.util.find_spec(case.needs) is None:
-                print(f"{case.name}: {case.needs} is not installed")
-                continue
+        plans = [plan for plan in plans if plan in (options.plans or plan).split(";")]
+        cases = wanted(options.cases, CASES)
+        for case, plan in itertools.product(cases, plans):  # what Liger patches stays patched
             rows.append((bench.check if options.check else bench.row)(case, plan))
             print(render(header, rows[-1:]), flush=True)
             gc.collect()
