@@ -10,7 +10,7 @@ namespace membound::cuda::tuning {
 inline constexpr int kTile = 32;  // words along each side
 
 // Elements of a word. Everything is a multiple of `fitting` elements, a power of two. Words have 8
-// bytes, but 4 where tiles of 8 would be half empty, or of bytes, whose tiles would seldom be full.
+// bytes, but 4 where tiles of 8 would be half empty, or of bytes, whose tiles are rarely full.
 constexpr std::int64_t transpose_pack(std::int64_t item_bytes, std::int64_t fitting,
                                       std::int64_t rows, std::int64_t cols) {
   const std::int64_t wide = std::min(fitting, 8 / item_bytes);

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Sums and the like of rows whose items have 1 or 2 bytes, of which a load of one unit would be too
+// short. Rows of wider items are up to 6 % slower in this kernel.
+#include "cuda/array/reduce_kernel.cuh"
+
+namespace membound::cuda {
+
+template <DType kDType>
+constexpr int kLoadUnits = 1 << tuning::load_unit_bits(kItemBytes<kDType>);
+template <class A, class Op>
+constexpr int kNarrowBlocks = sizeof(typename Op::Value) == 4 ? 4
+                              : sizeof(A) == 4                ? 3
+                                                              : 2;  // per SM
+inline constexpr int kNarrowWords = 32;  // of a thread's loads that are under way
+
+// What a load brings: kUnits units one after another.
+template <DType kDType, int kUnits>
+struct NarrowLoad {
+  static constexpr int kBytes = static_cast<int>(kItemBytes<kDType>);
+  static constexpr int kWords = kUnits * kBytes;
+  std::uint32_t words[kWords];
+
+  // is_wide: aligned to 16 bytes, else each unit to its size.
+  template <class A>
+  __device__ void load(const char* from, bool is_wide) {
+    if constexpr (kUnits > 1) {
+      if (is_wide) {
+        const uint4 vector = *reinterpret_cast<const uint4*>(from);
+        words[0] = vector.x, words[1] = vector.y, words[2] = vector.z, words[3] = vector.w;
+        return;
+      }
+    }
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const RawUnit<A> raw = load_vectors<A>(from + unit * kUnitItems * kBytes, kBytes);
+#pragma unroll
+      for (int word = 0; word < kBytes; ++word) words[unit * kBytes + word] = raw.words[word];
+    }
+  }
+  template <class A>
+  __device__ void unpack(int unit, A (&x)[kUnitItems]) const {
+    RawUnit<A> raw;
+#pragma unroll
+    for (int word = 0; word < kBytes; ++word) raw.words[word] = words[unit * kBytes + word];
+    unpack_unit(raw, kDType, x);
+  }
+};
+
+// Where a thread's loads are: `count` of them, `step` bytes and `place_step` places from one to the
+// next. Elements of a load are `apart` places from each other.
+struct NarrowWalk {
+  const char* from;
+  std::int64_t step, place, place_step;
+  int count, apart;
+  bool is_wide;
+};
+
+// Loads of vectors at equal steps, with dtype and op known at compile time.
+template <class A, class Op, DType kDType, int kUnits>
+__device__ void walk_vectors(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
+                             const A (&centres)[kUnitItems], NarrowWalk walk) {
+  using Load = NarrowLoad<kDType, kUnits>;
+  constexpr int kLoads = Load::kBytes == 1 ? 8 / (kUnits > 1 ? 2 : 1) : kNarrowWords / Load::kWords;
+  Op::template with_step<true>(p.context, [&](const auto& next) {
+    typename Op::Walked walked[kUnitItems];
+    Op::begin(values, walked);
+    int unit = 0;
+    const auto take = [&](const Load& load) {
+#pragma unroll
+      for (int of = 0; of < kUnits; ++of) {
+        A x[kUnitItems];
+        load.unpack(of, x);
+        Op::next(next, walked, x, centres, unit++);
+      }
+    };
+    Load loads[kLoads];
+#pragma unroll 1
+    for (; walk.count > 0; walk.count -= kLoads) {
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
+        if (load < walk.count) loads[load].template load<A>(walk.from, walk.is_wide);
+        walk.from += walk.step;
+      }
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
+        if (load < walk.count) take(loads[load]);
+      }
+    }
+    Op::end(values, walked, [&](int at, int item) {
+      return walk.place + at / kUnits * walk.place_step +
+             (at % kUnits * kUnitItems + item) * walk.apart;
+    });
+  });
+}
+
+// walk_vectors with the dtype of the source. Wide ones do not come here, but are in what was
+// measured.
+template <class A, class Op, class... Arguments>
+__device__ void walk_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
+  with_source_dtype<A>(p.arrays[kSource].dtype, [&]<DType kDType>() {
+    walk_vectors<A, Op, kDType, kLoadUnits<kDType>>(p, arguments...);
+  });
+}
+
+template <class A, class Op>
+__device__ void walk_unit(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
+                          const A (&centres)[kUnitItems], std::int64_t at, int count,
+                          std::int64_t place, int apart) {
+  A x[kUnitItems];
+  unpack_unit(load_unit<A>(p.arrays[kSource], at, count), p.arrays[kSource].dtype, x);
+  Op::template with_step<false>(p.context, [&](const auto& next) {
+    typename Op::Walked walked[kUnitItems];
+    Op::begin(values, walked);
+    Op::next(next, walked, x, centres, 0);
+    Op::end(values, walked, [&](int, int item) { return place + item * apart; }, count);
+  });
+}
+
+// reduce_rows_kernel for items of 1 or 2 bytes: consecutive lanes read 16 bytes each.
+// Shared memory: one value per warp. Memory-bound.
+template <class A, class Op>
+__global__ void __launch_bounds__(kReduceThreads, kNarrowBlocks<A, Op>)
+    reduce_narrow_rows_kernel(const __grid_constant__ ReduceParams<A> p) {
+  using Value = typename Op::Value;
+  __shared__ Value of_warps[kReduceThreads / kWarpLanes];
+  pdl_wait_and_launch();
+  const int lanes = p.config.lanes, lane = threadIdx.x & (lanes - 1);
+  const std::int64_t group =
+      std::int64_t{blockIdx.x} * p.config.width + threadIdx.x / p.config.lanes;
+  const std::int64_t result = p.chunk_count.quotient(group);
+  const std::int64_t chunk = group - result * p.config.chunks;
+  const bool is_there = result < p.kept.size;
+  std::int64_t at[kArrays] = {};
+  Value values[kUnitItems];
+#pragma unroll
+  for (int i = 0; i < kUnitItems; ++i) values[i] = Op::identity(p.context);
+  if (is_there) {
+    p.kept.template offsets<true>(result, p.kept_strides, at);
+    const A centre = centre_at(p, at[kCentre]);
+    const A centres[kUnitItems] = {centre, centre, centre, centre};
+    // Counted in loads of 1 << unit_bits units, which do not depend on the alignment.
+    const int bits = p.unit_bits;
+    std::int64_t load = chunk * p.config.chunk + lane;
+    const std::int64_t end =
+        min(chunk * p.config.chunk + p.config.chunk, (p.reduced.size + (1 << bits) - 1) >> bits);
+    if (p.dense) {
+      const std::int64_t whole = min(end, p.inner / kUnitItems >> bits);
+      const int count =
+          load < whole ? static_cast<int>((whole - load + lanes - 1) >> p.lane_bits) : 0;
+      const UnitArray& source = p.arrays[kSource];
+      const int items = kUnitItems << bits, bytes = source.unit_bytes << bits;
+      walk_dense<A, Op>(p, values, centres,
+                        NarrowWalk{source.data + at[kSource] * source.item_bytes + load * bytes,
+                                   std::int64_t{lanes} * bytes, load * items,
+                                   std::int64_t{lanes} * items, count, 1, p.is_wide});
+      load += std::int64_t{lanes} * count;
+    }
+#pragma unroll 1
+    for (; load < end; load += lanes) {
+#pragma unroll 1
+      for (std::int64_t unit = load << bits; unit < min((load + 1) << bits, p.reduced.size);
+           ++unit) {
+        std::int64_t offset[1];
+        const std::int64_t col =
+            kUnitItems * p.reduced.template offsets<true>(unit, p.reduced_strides, offset);
+        const int count = static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));
+        walk_unit<A, Op>(p, values, centres, at[kSource] + offset[0], count,
+                         p.reduced.outer(unit) * p.inner + col, 1);
+      }
+    }
+  }
+  finish_row<A, Op>(p, values, of_warps, lanes, lane, result, chunk, is_there, at);
+}
+
+}  // namespace membound::cuda
