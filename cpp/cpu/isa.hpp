@@ -57,6 +57,7 @@ namespace membound::cpu {
   kernel_(array_adamw, const AdamWBlock&)                                \
   kernel_(array_convert, const ArrayConversion&)                         \
   kernel_(array_store, const ArrayBytes&)                                \
+  kernel_(array_transpose, const ArrayTranspose&)                        \
   kernel_(array_reduce_rows, const ArrayRows&)                           \
   kernel_(array_matmul, const MatmulBlock&)                              \
   kernel_(array_matmul_tile, MatmulTile&)                                \

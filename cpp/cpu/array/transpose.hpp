@@ -7,10 +7,9 @@
 
 #include "cpu/array/blocks.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/tiled_transpose.hpp"
 
-// Copies between arrays whose memory runs along different dimensions: tiles pass through a buffer,
-// so that reads and writes are both contiguous.
+// Copies between arrays whose memory runs along different dimensions, in tiles that are contiguous
+// in both.
 namespace membound::cpu {
 
 class TiledCopy {
@@ -35,8 +34,10 @@ class TiledCopy {
         size_(size_in_bytes(problem.source.dtype)),
         rows_(problem.dims.shape[axis]),
         cols_(problem.dims.shape[last_]),
-        tile_cols_(std::min(cols_, kTileBytes / std::min(rows_ * size_, run_bytes()))),
-        tile_rows_(std::min(rows_, kTileBytes / size_ / tile_cols_)),
+        tile_cols_(std::min(cols_, widest_tile() / size_)),
+        is_direct_(problem.result.dtype == problem.source.dtype &&
+                   problem.result.strides[last_] == 1),
+        tile_rows_(std::min(rows_, (is_direct_ ? kRunBytes : kLine) / size_)),
         row_tiles_((rows_ + tile_rows_ - 1) / tile_rows_),
         col_tiles_((cols_ + tile_cols_ - 1) / tile_cols_) {
     for (int at = 0; at < last_; ++at) {
@@ -48,73 +49,66 @@ class TiledCopy {
   }
 
   void run() const {
-    constexpr std::int64_t kTilesPerPart = 8;
-    parallel_for(outer_.size() * col_tiles_ * row_tiles_, kTilesPerPart,
+    constexpr std::int64_t kBytesPerPart = 128 << 10;
+    const std::int64_t tiles_per_part = kBytesPerPart / (tile_rows_ * tile_cols_ * size_) + 1;
+    parallel_for(outer_.size() * col_tiles_ * row_tiles_, tiles_per_part,
                  [&](std::int64_t first, std::int64_t last) {
-                   alignas(64) char buffer[kTileBytes];
+                   alignas(64) char buffer[kTransposeBytes];
                    for (std::int64_t tile = first; tile < last; ++tile) copy_tile(tile, buffer);
                    if (non_temporal_) fence_stores();
                  });
   }
 
  private:
-  static constexpr std::int64_t kTileBytes = 16 << 10, kLine = 64;
+  // Contiguous bytes of a tile: in the source; in the result, more where rows are few.
+  static constexpr std::int64_t kRunBytes = 1024, kWidthBytes = 256, kLine = 64;
 
-  // Of the source in a tile, which is a square of bytes or of float32.
-  std::int64_t run_bytes() const { return std::min<std::int64_t>(256, 128 * size_); }
+  std::int64_t widest_tile() const {
+    return std::max(kWidthBytes, kTransposeBytes / 4 / std::min(rows_, kLine / size_));
+  }
 
-  // Neighbouring tiles read on where the last one stopped.
-  void copy_tile(std::int64_t tile, char* buffer) const {
+  // Neighbouring tiles read on where the last one stopped. Offsets count elements.
+  struct Tile {
+    std::int64_t rows, cols, from, to;
+  };
+  Tile tile_at(std::int64_t tile) const {
     const std::int64_t row = tile % row_tiles_ * tile_rows_;
     const std::int64_t col = tile / row_tiles_ % col_tiles_ * tile_cols_;
+    const auto [source, result] = std::pair(problem_.source.strides, problem_.result.strides);
+    Tile found{std::min(tile_rows_, rows_ - row), std::min(tile_cols_, cols_ - col),
+               row * source[axis_] + col * source[last_],
+               row * result[axis_] + col * result[last_]};
     std::int64_t outer = tile / row_tiles_ / col_tiles_;
-    std::int64_t from = row * problem_.source.strides[axis_] + col * problem_.source.strides[last_];
-    std::int64_t to = row * problem_.result.strides[axis_] + col * problem_.result.strides[last_];
     for (int at = outer_.rank - 1; at >= 0; --at) {
-      from += outer % outer_.shape[at] * source_strides_[at];
-      to += outer % outer_.shape[at] * result_strides_[at];
+      found.from += outer % outer_.shape[at] * source_strides_[at];
+      found.to += outer % outer_.shape[at] * result_strides_[at];
       outer /= outer_.shape[at];
     }
-    const std::int64_t rows = std::min(tile_rows_, rows_ - row);
-    const std::int64_t cols = std::min(tile_cols_, cols_ - col);
-    with_bytes(size_, [&]<class T>(T) {
-      read_tile(static_cast<const T*>(problem_.source.data) + from, rows, cols,
-                reinterpret_cast<T*>(buffer));
-    });
-    write_tile(buffer, to, rows, cols);
+    return found;
   }
 
-  // buffer[row][col] = source[row, col]
-  template <class T>
-  void read_tile(const T* source, std::int64_t rows, std::int64_t cols, T* buffer) const {
-    constexpr std::int64_t kSide = RegisterTile<T>::kTileSide;
-    const std::int64_t row_stride = problem_.source.strides[axis_];
-    const std::int64_t col_stride = problem_.source.strides[last_];
-    const std::int64_t whole_rows = row_stride == 1 ? rows / kSide * kSide : 0;
-    const std::int64_t whole_cols = row_stride == 1 ? cols / kSide * kSide : 0;
-    for (std::int64_t col = 0; col < whole_cols; col += kSide) {
-      for (std::int64_t at = col; at < col + kSide; ++at)
-        prefetch_column(source, rows, cols, col_stride, at);
-      for (std::int64_t row = 0; row < whole_rows; row += kSide) {
-        RegisterTile<T>::transpose(source + row + col * col_stride, col_stride,
-                                   buffer + row * tile_cols_ + col, tile_cols_);
-      }
+  void copy_tile(std::int64_t tile, char* buffer) const {
+    const auto [rows, cols, from, to] = tile_at(tile);
+    const char* data = static_cast<const char*>(problem_.source.data);
+    const char *source = data + from * size_, *next = data + tile_at(tile + 1).from * size_;
+    ArrayTranspose part{source,
+                        next,
+                        buffer,
+                        size_,
+                        rows,
+                        cols,
+                        problem_.source.strides[axis_],
+                        problem_.source.strides[last_],
+                        tile_cols_,
+                        false};
+    const ArrayOperand& result = problem_.result;
+    if (is_direct_) {
+      part.to = static_cast<char*>(result.data) + to * size_;
+      part.to_stride = result.strides[axis_];
+      part.non_temporal = non_temporal_;
     }
-    for (std::int64_t col = 0; col < cols; ++col) {
-      for (std::int64_t row = col < whole_cols ? whole_rows : 0; row < rows; ++row)
-        buffer[row * tile_cols_ + col] = source[row * row_stride + col * col_stride];
-    }
-  }
-  // The column some places on, or one of the next tile, whose rows follow this one's. Not further:
-  // columns whose stride is a power of two share few sets of the cache.
-  template <class T>
-  static void prefetch_column(const T* source, std::int64_t rows, std::int64_t cols,
-                              std::int64_t col_stride, std::int64_t col) {
-    constexpr std::int64_t kAhead = std::max(8, RegisterTile<T>::kTileSide);
-    const std::int64_t at = col + kAhead;
-    const T* column = source + (at < cols ? at * col_stride : (at - cols) * col_stride + rows);
-    for (std::int64_t row = 0; row < rows; row += kLine / std::int64_t{sizeof(T)})
-      __builtin_prefetch(column + row);
+    table_.array_transpose(part);
+    if (!is_direct_) write_tile(buffer, to, rows, cols);
   }
 
   // result[row, col] = buffer[row][col], converted.
@@ -122,10 +116,6 @@ class TiledCopy {
     const ArrayOperand& result = problem_.result;
     const std::int64_t bytes = size_in_bytes(result.dtype), row_stride = result.strides[axis_];
     char* place = static_cast<char*>(result.data) + to * bytes;
-    if (result.dtype == problem_.source.dtype && result.strides[last_] == 1) {
-      return table_.array_store({buffer, place, cols * bytes, non_temporal_, rows,
-                                 tile_cols_ * bytes, row_stride * bytes});
-    }
     BlockMemory converted;
     const std::int64_t most = kBlockBytes / bytes;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -154,7 +144,9 @@ class TiledCopy {
   const KernelTable& table_;
   const bool non_temporal_;
   const int axis_, last_;
-  const std::int64_t size_, rows_, cols_, tile_cols_, tile_rows_, row_tiles_, col_tiles_;
+  const std::int64_t size_, rows_, cols_, tile_cols_;
+  const bool is_direct_;
+  const std::int64_t tile_rows_, row_tiles_, col_tiles_;
   ArrayDims outer_;
   std::int64_t source_strides_[kMaxRank], result_strides_[kMaxRank];
 };

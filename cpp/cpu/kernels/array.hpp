@@ -78,6 +78,17 @@ struct AdamWBlock {
   void* outputs[3];
 };
 
+// to[row][col] = from[row][col], where the rows of the source are not contiguous; strides count
+// elements. cols * min(rows, 64 / size) * size is kTransposeBytes at most.
+inline constexpr std::int64_t kTransposeBytes = 16 << 10;
+struct ArrayTranspose {
+  const void *from, *next;  // where the next call reads
+  void* to;
+  std::int64_t size;  // of an element
+  std::int64_t rows, cols, from_row_stride, from_col_stride, to_stride;
+  bool non_temporal;
+};
+
 // Rows of bytes past the cache, or through it.
 struct ArrayBytes {
   const void* from;

@@ -156,10 +156,12 @@ void array_store(const ArrayBytes& bytes) {
   const std::uint64_t uneven = reinterpret_cast<std::uintptr_t>(to) |
                                static_cast<std::uint64_t>(bytes.count | bytes.to_stride);
   const bool whole = bytes.non_temporal && uneven % kVectorBytes == 0;
+  constexpr std::int64_t kPrefetchBytes = 2048;
+  const std::int64_t ahead = (kPrefetchBytes / bytes.count + 1) * bytes.from_stride;
   for (std::int64_t row = 0; row < bytes.rows; ++row) {
     if (whole) {
       for (std::int64_t at = 0; at < bytes.count; at += kVectorBytes) {
-        __builtin_prefetch(from + bytes.from_stride + at);
+        __builtin_prefetch(from + ahead + at);
         stream(to + at, load<F32>(from + at));
       }
     } else {
