@@ -5,7 +5,6 @@
 #include "cpu/array/blocks.hpp"
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/rows.hpp"
 
 namespace membound::cpu {
 
@@ -25,8 +24,7 @@ class Loop {
         dims_(at_least_one(problem.dims)),
         table_(kernels()),
         dtype_(kernel_dtype(problem.dtype)),
-        block_(block_size()),
-        non_temporal_(bypasses_cache()) {}
+        block_(block_size()) {}
 
   void run() const {
     std::int64_t bytes = size_in_bytes(problem_.result.dtype);
@@ -44,20 +42,6 @@ class Loop {
       size = std::max(size, size_in_bytes(problem_.operands[i].dtype));
     return kBlockBytes / size;
   }
-  // The system clears new pages of large blocks by way of the cache, where ordinary stores find
-  // them; malloc gives smaller blocks out again.
-  bool bypasses_cache() const {
-    constexpr std::int64_t kMappedBytes = 32 << 20;
-    const std::int64_t bytes = dims_.size() * size_in_bytes(problem_.result.dtype);
-    const bool clears = problem_.is_new && bytes >= kMappedBytes;
-    return pays_to_bypass_cache(bytes) && !clears && !is_in_place();
-  }
-  bool is_in_place() const {
-    for (int i = 0; i < problem_.operand_count; ++i) {
-      if (problem_.operands[i].data == problem_.result.data) return true;
-    }
-    return false;
-  }
   void call(const ArrayBlocks& blocks) const {
     switch (problem_.operand_count) {
       case 1: return table_.array_unary(blocks);
@@ -69,7 +53,7 @@ class Loop {
   void run_part(std::int64_t first, std::int64_t last) const {
     const FloatMode ieee;
     std::optional<BlockReader> readers[3];
-    BlockWriter writer(dims_, problem_.result, computed_dtype(problem_), non_temporal_, table_);
+    BlockWriter writer(dims_, problem_.result, computed_dtype(problem_), false, table_);
     const bool is_where = problem_.op == ElementwiseOp::kWhere;
     bool direct = writer.is_direct(), by_rows = false;
     for (int i = 0; i < problem_.operand_count; ++i) {
@@ -97,7 +81,6 @@ class Loop {
   const KernelTable& table_;
   const DType dtype_;
   const std::int64_t block_;
-  const bool non_temporal_;
 };
 
 }  // namespace

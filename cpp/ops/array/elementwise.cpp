@@ -212,9 +212,8 @@ void set_dtypes_by_size(ArrayElementwise& problem, DType promoted) {
   }
 }
 
-void run_kernel(const Call& call, NDArray& result, const Operand* operands, bool is_new) {
+void run_kernel(const Call& call, NDArray& result, const Operand* operands) {
   ArrayElementwise problem;
-  problem.is_new = is_new;
   problem.op = call.plan.op;
   problem.operand_count = call.count;
   problem.dtype = call.plan.dtype;
@@ -253,10 +252,10 @@ void run_kernel(const Call& call, NDArray& result, const Operand* operands, bool
       [&] { cuda::array_elementwise(problem, array_stream(call.device)); });
 }
 
-void run(const Call& call, NDArray& result, const Operand* operands, bool is_new) {
+void run(const Call& call, NDArray& result, const Operand* operands) {
   if (result.size() == 0) return;
   switch (call.plan.form) {
-    case Plan::kKernel: return run_kernel(call, result, operands, is_new);
+    case Plan::kKernel: return run_kernel(call, result, operands);
     case Plan::kCopy: return copy_into(result, *operands[0].array());
     case Plan::kFill: return fill(result, call.plan.filling);
   }
@@ -291,7 +290,7 @@ NDArray new_result(const Call& call, const Operand* operands) {
 NDArray elementwise(ElementwiseOp op, const Operand* operands, int count) {
   const Call call = checked_call(op, operands, count);
   NDArray result = new_result(call, operands);
-  run(call, result, operands, true);
+  run(call, result, operands);
   return result;
 }
 
@@ -316,7 +315,7 @@ void elementwise_into(NDArray& result, ElementwiseOp op, const Operand* operands
     if (operands[i].array() != nullptr)
       apart[i] = Operand(kept[i].emplace(apart_from(*operands[i].array(), result)));
   }
-  run(call, result, apart, false);
+  run(call, result, apart);
 }
 
 void check_scalar(Scalar scalar, DType dtype, const char* op) { scalar_operand(scalar, dtype, op); }

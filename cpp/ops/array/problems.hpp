@@ -49,7 +49,6 @@ struct ArrayElementwise {
   ArrayDims dims;
   ArrayOperand result;
   ArrayOperand operands[3];
-  bool is_new = false;  // the result was allocated for this call
 };
 
 // result = source, converted to the result's dtype (convert_to, core/array/functors.hpp). No
