@@ -10,7 +10,9 @@
 
 // What each back end implements for DeviceBuffer, Stream and copy_bytes.
 namespace membound::cpu {
-// 64-byte aligned. Blocks of 4 MiB and more are 2 MiB aligned and request huge pages.
+// 64-byte aligned. Blocks of 4 MiB and more are 2 MiB aligned and request huge pages. The last two
+// freed blocks of 30 to 256 MiB are kept for allocations of their size; the system may take their
+// pages back.
 void* allocate(std::size_t bytes);
 void deallocate(void* data, std::size_t bytes) noexcept;
 // Requests huge pages for memory that was allocated but not yet written: page faults are far fewer

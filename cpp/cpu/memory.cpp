@@ -5,9 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -46,6 +48,56 @@ void free_aligned(void* data) noexcept {
   std::free(block);
 }
 
+// Advises the system on the pages that lie wholly in a block.
+bool advise(void* data, std::size_t bytes, int advice) noexcept {
+  static const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(data), page);
+  const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+  return last > first && madvise(reinterpret_cast<void*>(first), last - first, advice) == 0;
+}
+
+// Freed blocks of sizes that malloc maps anew each time: clearing new pages takes the system longer
+// than most kernels. It may take these back whenever it runs short of memory.
+class FreedBlocks {
+ public:
+  void* take(std::size_t bytes) noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return nullptr;
+    for (Block& block : blocks_) {
+      if (block.data != nullptr && block.bytes == bytes) return std::exchange(block.data, nullptr);
+    }
+    return nullptr;
+  }
+  // Returns what to free instead: the oldest block, or this one.
+  void* put(void* data, std::size_t bytes) noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || !is_kept(bytes) || !advise(data, bytes, MADV_FREE)) return data;
+    Block& oldest = blocks_[next_++ % blocks_.size()];
+    return std::exchange(oldest, {data, bytes}).data;
+  }
+  void free_all() noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    for (Block& block : blocks_) {
+      if (lock) free_aligned(std::exchange(block.data, nullptr));
+    }
+  }
+
+ private:
+  // glibc keeps smaller blocks, which are 32 MiB at most with what aligns them.
+  static constexpr std::size_t kSmallest = (std::size_t{32} << 20) - kHugePage;
+  static constexpr std::size_t kLargest = std::size_t{256} << 20;
+  static bool is_kept(std::size_t bytes) { return bytes >= kSmallest && bytes <= kLargest; }
+
+  struct Block {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::mutex mutex_;  // only tried: after a fork it may be held by a thread that is not there
+  std::array<Block, 2> blocks_;
+  std::size_t next_ = 0;
+};
+FreedBlocks freed_blocks;
+
 }  // namespace
 
 AllocationCache::AllocationCache(bool wanted) {
@@ -76,8 +128,13 @@ bool AllocationCache::put_back(void* data, std::size_t bytes) noexcept {
 void* allocate(std::size_t bytes) {
   if (void* const cached = thread_cache != nullptr ? thread_cache->take(bytes) : nullptr)
     return cached;
+  if (void* const freed = freed_blocks.take(bytes)) return freed;
   const std::size_t alignment = bytes >= kHugeBlock ? kHugePage : kLine;
-  void* const data = allocate_aligned(bytes, alignment);
+  void* data = allocate_aligned(bytes, alignment);
+  if (data == nullptr) {
+    freed_blocks.free_all();
+    data = allocate_aligned(bytes, alignment);
+  }
   if (data == nullptr) {
     throw OutOfMemory("DeviceBuffer: cannot allocate " + std::to_string(bytes) + " bytes on cpu");
   }
@@ -86,17 +143,14 @@ void* allocate(std::size_t bytes) {
 }
 
 void deallocate(void* data, std::size_t bytes) noexcept {
-  if (thread_cache == nullptr || !thread_cache->put_back(data, bytes)) free_aligned(data);
+  if (thread_cache == nullptr || !thread_cache->put_back(data, bytes))
+    free_aligned(freed_blocks.put(data, bytes));
 }
 
 void advise_huge_pages(void* data, std::size_t bytes) noexcept {
 #if defined(MADV_HUGEPAGE)
-  if (bytes < kHugeBlock) return;
-  static const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(data), page);
-  const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
   // A hint: if the kernel refuses it, the pages stay small and nothing else changes.
-  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  if (bytes >= kHugeBlock) advise(data, bytes, MADV_HUGEPAGE);
 #else
   static_cast<void>(data);
   static_cast<void>(bytes);

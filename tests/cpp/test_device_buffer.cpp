@@ -30,6 +30,24 @@ TEST_CASE("device_buffer: host memory is aligned and writable to its last byte")
   }
 }
 
+#if defined(__linux__)
+TEST_CASE("device_buffer: the last two large host blocks are allocated again") {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  DeviceBuffer first(kBytes, Device::cpu()), second(2 * kBytes, Device::cpu());
+  std::memset(first.data(), 1, kBytes);
+  void *const first_data = first.data(), *const second_data = second.data();
+  first = {};
+  second = {};
+  first = DeviceBuffer(kBytes, Device::cpu());
+  CHECK(first.data() == first_data);
+  std::memset(first.data(), 2, kBytes);
+  CHECK(first.as<char>()[kBytes - 1] == 2);
+  second = DeviceBuffer(2 * kBytes, Device::cpu());
+  CHECK(second.data() == second_data);
+  CHECK(DeviceBuffer(kBytes, Device::cpu()).data() != first_data);
+}
+#endif
+
 TEST_CASE("device_buffer: empty is legal, too large is OutOfMemory") {
   CHECK(DeviceBuffer(0, Device::cpu()).data() == nullptr);
   CHECK_THROWS_AS(DeviceBuffer(std::numeric_limits<std::size_t>::max(), Device::cpu()),
