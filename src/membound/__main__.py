@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import membound
-from membound import _frameworks
 
 
 def _sizes(text: str) -> list[tuple[int, int]]:
@@ -58,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         help="run every op against exact results on every device and framework here",
         description="Runs every op in every dtype, layout and option on every device and in every "
         "framework that is installed, against exact results. Exit code: 0 all right, 1 something "
-        "is wrong, 2 nothing could be checked. Needs NumPy.",
+        "is wrong, 2 nothing could be checked.",
     )
     check.add_argument("--op", action="append", default=[], help="only this op (repeatable)")
     check.add_argument(
@@ -165,13 +164,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _plan(*options.plan)
         return _info.run(options.json)
     if options.command == "check":
-        if _frameworks.installed_version("numpy") is None:
-            print(
-                "membound: nothing was tested, as the exact results take NumPy: "
-                "pip install 'membound[numpy]'; arrays of torch and JAX: [torch], [jax]",
-                file=sys.stderr,
-            )
-            return 2
         from membound import check
 
         _refuse_unknown_ops(options.op, check.OPS)

@@ -364,8 +364,8 @@ def frameworks_are_imported_late(root: Path) -> list[str]:
 
 @rule
 def the_oracle_calls_no_op(root: Path) -> list[str]:
-    """What is right is said without the library that is tested: by NumPy and the tolerances."""
-    allowed = ("membound._ulps", "membound.oracle")
+    """What is right is said without the ops that are tested: by NumPy or its stand-in."""
+    allowed = ("membound._ulps", "membound.oracle", "membound._ndarray_as_numpy")
     found = []
     for path in sources(root, "src/membound/oracle", suffixes=(".py",)):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -409,12 +409,12 @@ FOLDERS = {
     "cpp/cuda": (165, 26_470),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (272, 37_750),
+    "src": (273, 38_010),
     "src/bindings": (88, 10_050),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (22, 3_310),
-    "src/membound/check": (12, 1_790),
-    "src/membound/oracle": (7, 920),
+    "src/membound/check": (12, 1_775),
+    "src/membound/oracle": (7, 910),
     "src/membound/bench": (11, 1_470),
     "src/membound/autograd": (7, 1_640),
     "src/membound/ndarray": (19, 2_450),

@@ -168,15 +168,58 @@ def test_a_quick_check_names_the_ops_that_it_did_not_reach(monkeypatch, capsys):
     assert "not checked, for lack of time: softmax" in capsys.readouterr().out
 
 
-def test_a_check_without_numpy_says_what_to_install():
-    code = (
-        "import sys; sys.modules['numpy'] = None\n"
-        "from membound.__main__ import main; sys.exit(main(['check', '--op', 'embedding']))"
+def run_alone(code: str, *packages: str) -> subprocess.CompletedProcess:
+    """Run Python with these alone of the packages that membound works with."""
+    missing = {"numpy", "ml_dtypes", "torch", "jax", "cupy"} - {*packages}
+    head = f"import sys; sys.modules.update(dict.fromkeys({sorted(missing)}))\n"
+    command = [sys.executable, "-c", f"{head}from membound.__main__ import main\n{code}"]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_a_check_without_numpy_tests_memoryviews_and_says_what_to_install():
+    done = run_alone("sys.exit(main(['check']))")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for op in check.OPS:
+        assert re.search(rf"^{op} +cpu: memoryview +[1-9]\d* .* ok$", done.stdout, re.MULTILINE)
+    assert "not checked: torch (not installed)" in done.stdout
+    *_, verdict, last = done.stdout.splitlines()
+    assert re.fullmatch(r"all \d+ cases are right \(.*\)", verdict)
+    assert "only memoryviews were tested" in last
+    assert "pip install 'membound[numpy]' tests more" in last
+
+
+def test_a_check_of_torch_without_numpy():
+    pytest.importorskip("torch")
+    chosen = ["--op", "embedding", "--op", "softmax", "--framework", "torch", "--device", "cpu"]
+    done = run_alone(f"sys.exit(main(['check', *{chosen}]))", "torch")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^softmax +cpu: torch .* ok$", done.stdout, re.MULTILINE)
+    assert "only memoryviews" not in done.stdout
+
+
+def test_a_check_with_numpy_does_not_ask_for_it(capsys):
+    arguments = ["check", "--op", "softmax", "--framework", "memoryview"]
+    assert command_line.main(arguments) == 0
+    assert "only memoryviews" not in capsys.readouterr().out
+
+
+def test_a_check_without_numpy_fails_on_a_wrong_op():
+    """Every result of every op, one after the other."""
+    folder = str(Path(__file__).parent)
+    done = run_alone(
+        f"import contextlib, io; sys.path.insert(0, {folder!r})\n"
+        "import test_cli as t\n"
+        "t.cases.WIDTHS, t.check.DTYPES = (7, 33), ('float32',)\n"
+        "for op, which in t.RESULTS_OF_OPS:\n"
+        "    right = getattr(t.membound, op)\n"
+        "    setattr(t.membound, op, t._wrong_by(op, t.CHANGES['small'], which))\n"
+        "    with contextlib.redirect_stdout(io.StringIO()):\n"
+        "        code = main(['check', '--op', op])\n"
+        "    setattr(t.membound, op, right)\n"
+        "    print(op, which, code)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "nothing was tested" in done.stderr
-    assert "pip install 'membound[numpy]'" in done.stderr
+    wanted = [f"{op} {which} 1" for op, which in RESULTS_OF_OPS]
+    assert done.stdout.splitlines() == wanted, done.stderr
 
 
 def test_the_version_and_the_console_script(monkeypatch, capsys):
@@ -224,6 +267,7 @@ def wrong_everywhere(monkeypatch):
     monkeypatch.setattr(check, "DTYPES", ("float32",))
 
 
+RESULTS_OF_OPS = [(op, which) for op in check.OPS for which in range(RESULTS.get(op, 2))]
 CHANGES = {"small": lambda v: v * 1.0001, "nan": lambda _: float("nan"), "sign": lambda v: -v - 1}
 
 
@@ -231,10 +275,7 @@ CHANGES = {"small": lambda v: v * 1.0001, "nan": lambda _: float("nan"), "sign":
     ("framework", "change"),
     [("memoryview", "small"), *(("numpy", change) for change in CHANGES)],
 )
-@pytest.mark.parametrize(
-    ("op", "which"),
-    [(op, which) for op in check.OPS for which in range(RESULTS.get(op, 2))],
-)
+@pytest.mark.parametrize(("op", "which"), RESULTS_OF_OPS)
 def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, which):
     """which: the first result, or a later one."""
     monkeypatch.setattr(membound, op, _wrong_by(op, CHANGES[change], which))

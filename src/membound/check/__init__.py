@@ -90,6 +90,10 @@ _OPS = (
 OPS = {op.name: op for op in _OPS}
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2
+ONLY_MEMORYVIEWS = (
+    "only memoryviews were tested, and the reference was membound.ndarray in float64: "
+    "pip install 'membound[numpy]' tests more, against NumPy; so do [torch], [jax] and CuPy"
+)
 QUICK_SECONDS = 20.0
 
 Work = list[tuple[Line, Framework, list[Any]]]
@@ -169,4 +173,8 @@ def run(
     print_report(lines, missing, total, time.perf_counter() - started, verbose)
     if not any(line.cases for line in lines):
         return NOTHING_TESTED
+    if _frameworks.installed_version("numpy") is None and {one.name for one in found} == {
+        "memoryview"
+    }:
+        print(ONLY_MEMORYVIEWS)
     return WRONG if any(line.failures for line in lines) else ALL_RIGHT

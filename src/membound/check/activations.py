@@ -80,7 +80,8 @@ def all_cases(
     widths = itertools.cycle(width for width in WIDTHS if width <= max(cases.WIDTHS))
     in_turn = _shuffled(source, forms)
     rest = list(itertools.product(WIDTHS, forms, (False, True)))
-    for kind, layout in itertools.product(KINDS, layouts):
+    kinds = (kind for kind in KINDS if dtype != "float64" or kind not in cases.NEED_LONG_DOUBLE)
+    for kind, layout in itertools.product(kinds, layouts):
         drawn = (next(widths), next(in_turn), bool(source.getrandbits(1)))
         for cols, form, limited in rest if thorough else [drawn]:
             yield Case(dtype, 4, cols, layout, form=form, kind=kind, limited=limited)

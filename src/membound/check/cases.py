@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from membound import _frameworks
 from membound._frameworks import Framework
 from membound._ulps import FORMATS
-from membound.oracle import Expected, round_to
+from membound.oracle import Expected, np, round_to
 
 
 def available_forms(framework: Framework, forms: Sequence[str]) -> Sequence[str]:
@@ -76,15 +73,16 @@ class Layout:
         """The matrix inside an array of the storage's shape."""
         if self.contiguous:
             return storage
-        ordered = framework.transpose(storage, tuple(np.argsort(self.order).tolist()))
+        ordered = framework.transpose(storage, tuple(map(self.order.index, range(len(self.order)))))
         return ordered[..., :: self.step, self.before : self.before + cols]
 
     def array(self, framework: Framework, values: Any, rows: int, cols: int, dtype: str) -> Any:
         """An array of the framework that holds the values of a matrix."""
         buffer = np.full(self.storage(rows, cols), np.nan)
-        view = self.view(_frameworks.NumPy(), buffer, cols)
+        view = self.view(Framework(), buffer, cols)
         view[...] = np.reshape(values, view.shape)
-        return self.view(framework, framework.array(buffer.ravel(), buffer.shape, dtype), cols)
+        storage = framework.array(buffer.ravel().tolist(), buffer.shape, dtype)
+        return self.view(framework, storage, cols)
 
 
 LAYOUTS = {
@@ -102,6 +100,11 @@ GPU_WIDTHS = (16384, 65536, 131072)
 ROUNDINGS = ("rounding", ("once", "before_weight"))
 BIASES = ("bias", ("none", "float32"))  # which every framework has
 SPECIAL = ("zeros", "largest", "smallest", "every magnitude")
+# What formulas in float64 are not good enough for if the op has float64 too: where there is no long
+# double, the squares of these values leave the range, and erfc is steep where its argument rounds.
+NEED_LONG_DOUBLE = (*SPECIAL[1:], "gelu")
+if float(np.finfo(np.longdouble).max) > FORMATS["float64"][2]:
+    NEED_LONG_DOUBLE = ()
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,8 @@ def all_cases(
             last: dict[str, Any] = {varied[0]: varied[1][-1], "form": forms[0]}
             yield Case(dtype, 6, cols, layout, "by head", **last)
     for values in special:
+        if dtype == "float64" and values in NEED_LONG_DOUBLE:
+            continue
         eps = 0.0 if values != "zeros" else 1e-6
         yield Case(dtype, 2, 515, eps=eps, values=values, form=forms[0])
     if framework.device != "cpu":
@@ -245,7 +250,9 @@ def to_array(case: Case, framework: Framework, values: Any = np.nan) -> Any:
 
 def plain(framework: Framework, values: Any, dtype: str) -> Any:
     """A contiguous array that holds the values, if there are any."""
-    return None if values is None else framework.array(np.ravel(values), np.shape(values), dtype)
+    if values is None:
+        return None
+    return framework.array(np.ravel(values).tolist(), np.shape(values), dtype)
 
 
 def matrix(framework: Framework, values: np.ndarray, dtype: str, transposed: bool) -> Any:

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import Framework
 from membound.check import cases
 from membound.check.softmax import widths
-from membound.oracle import Expected, round_to, statistics_dtype
+from membound.oracle import Expected, np, round_to, statistics_dtype
 from membound.oracle import softmax as oracle
 
 OPTIONS: dict[str, dict[str, float]] = {

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import Framework
 from membound.check import cases
-from membound.oracle import Expected, of_sum, round_to, statistics_dtype, wide
+from membound.oracle import Expected, np, of_sum, round_to, statistics_dtype, wide
 from membound.oracle import embedding as oracle
 
 VOCAB, POSITIONS, TOKENS = 37, 5, (3, 4)

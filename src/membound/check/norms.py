@@ -9,13 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import Framework
 from membound.check import cases
 from membound.check.cases import Case
-from membound.oracle import Expected, statistics_dtype
+from membound.oracle import Expected, np, statistics_dtype
 from membound.oracle import norms as oracle
 
 # "fused": the alias that overwrites both inputs.

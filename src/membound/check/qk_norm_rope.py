@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import Framework
 from membound.check import cases, rope
 from membound.check.rope import Part
+from membound.oracle import np, round_to
 from membound.oracle import rotary as oracle
-from membound.oracle import round_to
 
 # Full and partial rotation, vectorisable on a GPU or not.
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (64, 32, 32), (10, 6, 3))

@@ -13,13 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import QUANTISED, Framework
 from membound.check import cases
 from membound.check.cases import Case
-from membound.oracle import statistics_dtype
+from membound.oracle import np, statistics_dtype
 from membound.oracle.quantised import quantised
 
 # Columns per scale, and the static scale.

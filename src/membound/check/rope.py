@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import Framework
 from membound.check import cases
+from membound.oracle import np, round_to, statistics_dtype
 from membound.oracle import rotary as oracle
-from membound.oracle import round_to, statistics_dtype
 
 # head_dim, rotary_dim, rotary_offset
 Part = tuple[int, int, int]

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import membound
 from membound._frameworks import Framework
 from membound.check import cases
-from membound.oracle import round_to
+from membound.oracle import np, round_to
 from membound.oracle import softmax as oracle
 
 FORMS = ("returned", "out", "in place")

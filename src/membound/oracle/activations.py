@@ -12,10 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from membound._ulps import ACTIVATION_ALLOWED, ACTIVATION_SLACK
-from membound.oracle import Expected, statistics_dtype, wide
+from membound.oracle import Expected, np, statistics_dtype, wide
 
 KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2", "relu", "situ")
 # The exponent of half of the smallest value.

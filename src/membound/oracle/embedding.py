@@ -8,7 +8,7 @@ float64 for float64, else float32.
 
 from __future__ import annotations
 
-import numpy as np
+from membound.oracle import np
 
 
 def accumulator(x: np.ndarray) -> type[np.floating]:

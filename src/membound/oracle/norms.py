@@ -14,10 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from membound._ulps import GATED_ALLOWED, sum_slack
-from membound.oracle import Expected, of_sum, round_to, statistics_dtype, wide
+from membound.oracle import Expected, np, of_sum, round_to, statistics_dtype, wide
 
 # Error bound of the float32 value that is rounded before it is multiplied by the weight.
 SLACK, GATED_SLACK = 2.0**-21, 2.0**-20

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from membound._ulps import FORMATS
-from membound.oracle import round_to
+from membound.oracle import np, round_to
 
 LIMITS = {**{name: FORMATS[name][2] for name in ("float8_e4m3fn", "float8_e5m2")}, "int8": 127.0}
 SMALLEST_SCALE = np.float32(2.0**-126)

@@ -14,9 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from membound.oracle import Expected, of_sum, rounding, wide
+from membound.oracle import Expected, np, of_sum, rounding, wide
 
 # Of two products, their sum, and an angle.
 ROUNDINGS = 4.0

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from membound._ulps import SOFTMAX_ALLOWED
-from membound.oracle import Expected, of_sum, rounding, statistics_dtype, wide
+from membound.oracle import Expected, np, of_sum, rounding, statistics_dtype, wide
 
 
 def triangle(shape: tuple[int, ...], offset: int) -> np.ndarray:
