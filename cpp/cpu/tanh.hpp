@@ -16,13 +16,16 @@ struct Tanh {
 };
 template <class A, class V>
 MEMBOUND_ALWAYS_INLINE Tanh<V> tanh_of(V u) {
-  const V whole = (u < 0 ? -u : u) * 2, highest = V{} - Exponential<A>::kSubnormalEdge;
+  typedef decltype(u < u) Bits;
+  const Bits sign = bit_copy<Bits>(u) & bit_copy<Bits>(-V{});
+  const V whole = bit_copy<V>(bit_copy<Bits>(u) ^ sign) * 2,
+          highest = V{} - Exponential<A>::kSubnormalEdge;
   const V twice = at_most(whole, highest);
   const auto [growth, power] = power_of_minus<A, 0>(twice, NoRest{});
   const V rest = growth * power, inverse = 1 / ((1 + power) + rest);
   const V value = ((1 - power) - rest) * inverse;
   const V slope = 4 * (power + rest) * inverse * inverse;
-  return {u < 0 ? -value : value, whole > highest ? V{} : slope};
+  return {bit_copy<V>(bit_copy<Bits>(value) ^ sign), whole > highest ? V{} : slope};
 }
 
 }  // namespace

@@ -70,25 +70,44 @@ struct VectorForm<functors::Log, double> {
 };
 
 // A function of float32 by one of float64, half a vector at a time.
-template <class Function>
-MEMBOUND_ALWAYS_INLINE F32 by_doubles(F32 x, Function function) {
+template <class Function, class... Floats>
+MEMBOUND_ALWAYS_INLINE F32 by_doubles(Function function, Floats... x) {
   typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
-  const auto halves = bit_copy<Pair<Half>>(x);
-  const auto half = [&](Half part) MEMBOUND_INLINED {
-    return __builtin_convertvector(function(__builtin_convertvector(part, F64)), Half);
+  const auto half = [&](auto... part) MEMBOUND_INLINED {
+    return __builtin_convertvector(function(__builtin_convertvector(part, F64)...), Half);
   };
-  return bit_copy<F32>(Pair<Half>{half(halves.first), half(halves.second)});
+  return bit_copy<F32>(
+      Pair<Half>{half(bit_copy<Pair<Half>>(x).first...), half(bit_copy<Pair<Half>>(x).second...)});
 }
 
-// Exact powers stay exact after rounding.
+// Within 2^-35 before rounding, so that exact powers stay exact.
 struct LogOfFloats {
   static constexpr bool kExists = true;
+  static constexpr std::uint32_t kMantissa = (1u << 23) - 1, kOne = 0x3f800000;
+  static constexpr std::uint32_t kRootOfHalf = 0x3f3504f3;
+  // As Logarithm::kCurve.
+  static constexpr double kCurve[] = {0x1.5555554bb2b2cp-1, 0x1.9999eb5d84f14p-2,
+                                      0x1.245c438323e9ap-2, 0x1.ddced7078dd3ap-3};
   static MEMBOUND_ALWAYS_INLINE F32 scaled(F32 x, double scale) {
-    return by_doubles(x, [&](F64 part) MEMBOUND_INLINED { return log_of(part) * scale; });
+    // x = 2^n * (1 + f) with 1 + f in [sqrt(1 / 2), sqrt(2)]. In a float below 2^23, n is in the
+    // lowest bits.
+    const U32 shifted = bit_copy<U32>(x) + (kOne - kRootOfHalf);
+    const F32 power =
+        bit_copy<F32>((shifted >> 23) | bit_copy<std::uint32_t>(0x1p23f)) - (0x1p23f + 127);
+    const F32 rest = bit_copy<F32>((shifted & kMantissa) + kRootOfHalf);
+    return by_doubles(
+        [&](F64 n, F64 m) MEMBOUND_INLINED {
+          // log(m) = 2 * atanh(s).
+          const F64 s = (m - 1) / (m + 1), square = s * s;
+          const F64 curve = multiply_add(square, curve_from<0, LogOfFloats>(square), F64{} + 2.0);
+          return multiply_add(s * scale, curve, n * (0x1.62e42fefa39efp-1 * scale));
+        },
+        power, rest);
   }
+  // All but normal positive numbers.
   template <class V>
   static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
-    return (x <= 0) | (x > 0x1.fffffep127f) | (x != x);
+    return (x < 0x1p-126f) | (x > 0x1.fffffep127f) | (x != x);
   }
 };
 template <>
@@ -115,7 +134,9 @@ struct HalfTurn {
 MEMBOUND_ALWAYS_INLINE F64 sine_of(F64 angle, double phase) {
   typedef std::uint64_t Bits __attribute__((vector_size(kVectorBytes)));
   constexpr double kWhole = 0x1.8p52;  // adding it rounds to an integer
-  const F64 shifted = multiply_add(angle, F64{} + 0x1.45f306dc9c883p-2, F64{} + phase) + kWhole;
+  constexpr double kInversePi = 0x1.45f306dc9c883p-2;
+  const F64 shifted = phase == 0 ? multiply_add(angle, F64{} + kInversePi, F64{} + kWhole)
+                                 : multiply_add(angle, F64{} + kInversePi, F64{} + phase) + kWhole;
   const F64 turns = (shifted - kWhole) - phase;
   const F64 high_part = multiply_add(turns, F64{} - 2 * kRightAngleHighPart, angle);
   const F64 r = multiply_add(turns, F64{} - 2 * kRightAngleLowPart, high_part);
@@ -134,13 +155,13 @@ struct SineOfFloats {
 template <>
 struct VectorForm<functors::Sin, float> : SineOfFloats {
   static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
-    return by_doubles(x, [](F64 part) MEMBOUND_INLINED { return sine_of(part, 0); });
+    return by_doubles([](F64 part) MEMBOUND_INLINED { return sine_of(part, 0); }, x);
   }
 };
 template <>
 struct VectorForm<functors::Cos, float> : SineOfFloats {
   static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
-    return by_doubles(x, [](F64 part) MEMBOUND_INLINED { return sine_of(part, 0.5); });
+    return by_doubles([](F64 part) MEMBOUND_INLINED { return sine_of(part, 0.5); }, x);
   }
 };
 
@@ -152,8 +173,8 @@ MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
   return all != 0;
 }
 
-// Vectors of a part of the elements, then what is special among them. The result may be the input,
-// so that a part is copied first; the last vector is padded with ones.
+// Vectors of a part of the elements, then what is special among them. If the result is the input, a
+// part is copied first, and so is the last one, which is padded with ones.
 template <class F, class A>
 void run_vectors(const A* x, A* y, std::int64_t count) {
   typedef A V __attribute__((vector_size(kVectorBytes)));
@@ -163,20 +184,22 @@ void run_vectors(const A* x, A* y, std::int64_t count) {
   for (std::int64_t at = 0; at < count; at += kPart) {
     const std::int64_t part = count - at < kPart ? count - at : kPart;
     const std::int64_t whole = part / kLanes * kLanes;
+    const bool copies = x == y || part < kPart;
+    const A* const from = copies ? values : x + at;
     decltype(Form::is_special(V{})) special{};
     const auto apply = [&](std::int64_t i) MEMBOUND_INLINED {
-      const V value = load<V>(values + i);
+      const V value = load<V>(from + i);
       special |= Form::is_special(value);
       return Form::apply(value);
     };
     for (std::int64_t i = part; i < whole + kLanes && i < kPart; ++i) values[i] = 1;
-    __builtin_memcpy(values, x + at, part * sizeof(A));
+    if (copies) __builtin_memcpy(values, x + at, part * sizeof(A));
     for (std::int64_t i = 0; i < whole; i += kLanes) store(y + at + i, apply(i));
     if (whole < part) store(last, apply(whole));
     for (std::int64_t i = whole; i < part; ++i) y[at + i] = last[i - whole];
     if (!is_any(special)) continue;
     for (std::int64_t i = 0; i < part; ++i) {
-      if (Form::is_special(values[i]) != 0) y[at + i] = F::apply(values[i]);
+      if (Form::is_special(from[i]) != 0) y[at + i] = F::apply(from[i]);
     }
   }
 }
