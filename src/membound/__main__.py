@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import membound
+from membound import _spellings
 
 
 def _sizes(text: str) -> list[tuple[int, int]]:
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         help="run every op against exact results on every device and framework here",
         description="Runs every op in every dtype, layout and option on every device and in every "
         "framework that is installed, against exact results. Exit code: 0 all right, 1 something "
-        "is wrong, 2 nothing could be checked.",
+        "is wrong, 2 nothing could be checked, 130 Ctrl-C.",
     )
     check.add_argument("--op", action="append", default=[], help="only this op (repeatable)")
     check.add_argument(
@@ -105,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         "--compare",
         default="",
         metavar="PATH",
-        help="say what is faster or slower than in this JSON file; exit code 1: something is",
+        help="say what is faster or slower than in this file; exit code 1: something is slower",
     )
     bench.add_argument(
         "--plot", default="", metavar="PATH", help="also draw a picture (needs matplotlib)"
@@ -135,7 +136,8 @@ def _cmake_dir() -> int:
 def _refuse_unknown_ops(asked: Sequence[str], known: Iterable[str]) -> None:
     unknown = sorted(set(asked) - set(known))
     if unknown:
-        parser().error(f"unknown op {', '.join(unknown)}; known: {', '.join(known)}")
+        hint = _spellings.keyword_hint(unknown[0], known)
+        parser().error(f"unknown op {', '.join(unknown)}{hint}; known: {', '.join(known)}")
 
 
 def _plan(op: str, shape: str, dtype: str) -> int:
@@ -185,6 +187,8 @@ def run_process() -> int:
             raise
         print(f"membound: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # outside of what check and bench keep
+        return 130
     except BrokenPipeError:  # the reader closed the pipe, as in `info | head -1`
         # The flush at exit must find an open file.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

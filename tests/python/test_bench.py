@@ -267,9 +267,10 @@ def test_compare_with_an_earlier_file(quick, tmp_path, capsys, monkeypatch):
     assert command_line.main([*SMALL, *ops, "--compare", str(path)]) == bench.SLOWER
     text = capsys.readouterr().out
     assert "1 faster, 1 slower, 0 same, 0 machine" in text
-    path.write_text("{}")
-    assert command_line.main([*SMALL, *ops, "--compare", str(path)]) == 2
-    assert "has no results" in capsys.readouterr().err
+    for wrong in ("{}", "no JSON"):
+        path.write_text(wrong)
+        assert command_line.main([*SMALL, *ops, "--compare", str(path)]) == 2
+        assert f"{path} has no results" in capsys.readouterr().err
     assert command_line.main([*SMALL, *ops, "--compare", str(tmp_path / "absent.json")]) == 2
     assert "absent.json" in capsys.readouterr().err
 
@@ -290,6 +291,27 @@ def test_an_interrupt_keeps_what_was_measured(quick, tmp_path, capsys, monkeypat
     figures = json.loads(path.read_text())
     assert not figures["complete"]
     assert [one["rows"] for one in figures["results"]] == [1]
+
+
+def test_what_cannot_be_measured_is_told_and_the_others_are_kept(quick, tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    chosen = ["--op", "rope", "--op", "softmax", "--json", str(path)]
+    code = command_line.main(["bench", "--device", "cpu", "--sizes", "3x7", *chosen])
+    assert code == bench.UNUSABLE
+    text = capsys.readouterr().out
+    assert "not measured: rope 3 x 7 float32 (ValueError: rope_table: argument 'head_dim'" in text
+    assert "interrupted" not in text
+    figures = json.loads(path.read_text())
+    assert [one["op"] for one in figures["results"]] == ["softmax"]
+    assert not figures["complete"]
+
+
+def test_a_dtype_of_which_there_are_no_arrays(monkeypatch, capsys):
+    find = bench._frameworks.installed_version
+    hidden = lambda name: None if name in ("torch", "ml_dtypes") else find(name)  # noqa: E731
+    monkeypatch.setattr(bench._frameworks, "installed_version", hidden)
+    assert command_line.main([*SMALL, "--op", "softmax", "--dtype", "bfloat16"]) == 2
+    assert "bench in bfloat16 needs torch, or on the CPU ml_dtypes" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

@@ -85,6 +85,12 @@ def test_wrong_arguments_are_refused_with_a_reason(arguments, capsys):
     assert "error:" in capsys.readouterr().err
 
 
+def test_an_unknown_op_is_compared_with_those_that_are_known(capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(["check", "--op", "rmsnorm"])
+    assert "unknown op rmsnorm; did you mean 'rms_norm'?" in capsys.readouterr().err
+
+
 def test_help_lists_dtypes_alone(capsys):
     with pytest.raises(SystemExit):
         command_line.main(["bench", "--help"])
@@ -351,7 +357,35 @@ def test_check_counts_an_exception_as_wrong(monkeypatch, capsys):
 
 def test_check_says_when_there_is_nothing_to_check(capsys):
     assert command_line.main(["check", "--device", "cuda:77"]) == check.NOTHING_TESTED
-    assert "nothing was checked" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "nothing was checked" in text
+    assert "excess ulp" not in text  # of a table without rows
+
+
+def test_an_interrupt_keeps_what_was_checked(monkeypatch, capsys):
+    right, calls = membound.softmax, []
+
+    def interrupted(*arrays, **options):
+        calls.append(arrays)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return right(*arrays, **options)
+
+    monkeypatch.setattr(membound, "softmax", interrupted)
+    arguments = ["check", "--op", "softmax", "--framework", "memoryview"]
+    assert command_line.main(arguments) == check.INTERRUPTED
+    told = capsys.readouterr()
+    assert "interrupted" in told.err
+    assert re.search(r"^softmax +cpu: memoryview +3 .* ok$", told.out, re.MULTILINE)
+    assert "all 3 cases that were tried are right" in told.out
+
+
+def test_an_interrupt_of_a_command_leaves_no_traceback(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "main", interrupted)
+    assert command_line.run_process() == 130
 
 
 def test_a_wrong_op_sets_the_exit_code_of_the_process():

@@ -36,7 +36,7 @@ OPS = {op.name: op for family in _FAMILIES for op in family.OPS}
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]
 GPU_SIZES += [(8192, 8192), (8192, 16384), (2048, 65536), (524288, 128)]
 Rounds = dict[str, list[float]]  # microseconds per call of each round, by contestant
-SLOWER, INTERRUPTED = 1, 130
+SLOWER, UNUSABLE, INTERRUPTED = 1, 2, 130
 CPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096)]
 
 
@@ -49,6 +49,7 @@ class OnGpu:
         self.properties = membound.device_properties(self.index)
         self.name = self.properties.name
         self.timer: Any
+        self.dtypes = _frameworks.DTYPES
         if _frameworks.installed_version("torch"):
             import torch
 
@@ -59,6 +60,7 @@ class OnGpu:
         if _frameworks.installed_version("cupy") is None:
             raise LookupError("bench on a GPU needs torch with CUDA, or CuPy, to time with")
         self.framework = _frameworks.CuPy(self.index)
+        self.dtypes = self.framework.dtypes
         self.timer = timing.CuPyGraphs(self.device)
 
     def measure(self, op: Op, rows: int, cols: int, dtype: str, warm: bool) -> Rounds:
@@ -82,6 +84,7 @@ class OnCpu:
             raise LookupError("bench on the CPU needs NumPy or torch: pip install numpy ml_dtypes")
         kinds = {"torch": _frameworks.Torch, "numpy": _frameworks.NumPy}
         self.frameworks = [kinds[name]() for name in names]
+        self.dtypes = {dtype for one in self.frameworks for dtype in one.dtypes}
 
     def measure(self, op: Op, rows: int, cols: int, dtype: str, warm: bool) -> Rounds:
         moved = op.bytes_moved(rows, cols, dtype)
@@ -121,6 +124,15 @@ def _device_for(device: str) -> OnCpu | OnGpu:
     return OnGpu(index)
 
 
+def _dtypes(asked: str, where: OnCpu | OnGpu) -> list[str]:
+    """The dtype that was asked for, or the usual ones of which there are arrays."""
+    usual = ["float32"] if where.device == "cpu" else ["bfloat16", "float32"]
+    found = [one for one in ([asked] if asked else usual) if one in where.dtypes]
+    if not found:
+        raise LookupError(f"bench in {asked} needs torch, or on the CPU ml_dtypes")
+    return found
+
+
 def _check_targets(options: argparse.Namespace) -> None:
     """Refuse output paths that cannot be written, before anything is measured."""
     for option, path in (("--json", options.json), ("--plot", options.plot)):
@@ -141,21 +153,29 @@ def _check_targets(options: argparse.Namespace) -> None:
 
 def measure(
     where: OnCpu | OnGpu, work: Sequence[tuple[str, int, int, str]], warm: bool
-) -> list[Result]:
-    """Measure one after the other; Ctrl-C ends it and keeps what there is."""
+) -> tuple[list[Result], list[str]]:
+    """Measure one after the other; Ctrl-C ends it and keeps what there is.
+
+    Returns also what could not be measured, as a size that the op does not take, and why.
+    """
     progress = Progress(len(work), sys.stderr)
-    found = []
+    found, failed = [], []
     try:
         for name, rows, cols, dtype in work:
-            progress.step(f"{name} {rows} x {cols} {dtype}")
-            rounds = where.measure(OPS[name], rows, cols, dtype, warm)
+            label = f"{name} {rows} x {cols} {dtype}"
+            progress.step(label)
+            try:
+                rounds = where.measure(OPS[name], rows, cols, dtype, warm)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others are kept
+                failed.append(f"{label} ({type(error).__name__}: {error})")
+                continue
             moved = OPS[name].bytes_moved(rows, cols, dtype)
             found.append(results.result_of(name, rows, cols, dtype, moved, rounds))
     except KeyboardInterrupt:
         print(file=sys.stderr)
     finally:
         progress.close()
-    return found
+    return found, failed
 
 
 def _compare(earlier: Earlier, device: str, cache: str, found: Sequence[Result]) -> bool:
@@ -171,30 +191,31 @@ def _compare(earlier: Earlier, device: str, cache: str, found: Sequence[Result])
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print, write; exit code 1: --compare found slower ops, 130: Ctrl-C."""
+    """Measure, print, write; exit code 1: slower than --compare, 2: not all ran, 130: Ctrl-C."""
     try:
         _check_targets(options)
         earlier = results.read_json(options.compare) if options.compare else None
         where = _device_for(options.device)
+        dtypes = _dtypes(options.dtype, where)
     except (LookupError, OSError, ValueError) as error:
         print(f"membound: {error}", file=sys.stderr)
-        return 2
-    on_cpu = where.device == "cpu"
-    dtypes = (
-        [options.dtype] if options.dtype else ["float32"] if on_cpu else ["bfloat16", "float32"]
-    )
+        return UNUSABLE
     work = [
         (name, rows, cols, dtype)
         for name in options.op or OPS
         for dtype in dtypes
-        for rows, cols in options.sizes or (CPU_SIZES if on_cpu else GPU_SIZES)
+        for rows, cols in options.sizes or (CPU_SIZES if where.device == "cpu" else GPU_SIZES)
     ]
-    found = measure(where, work, options.warm)
+    found, failed = measure(where, work, options.warm)
     complete = len(found) == len(work)
-    if not complete:
+    code = UNUSABLE if failed else 0
+    if len(found) + len(failed) < len(work):
         print(f"interrupted: {len(found)} of {len(work)} were measured")
+        code = INTERRUPTED
+    for reason in failed:
+        print(f"not measured: {reason}")
     if not found:
-        return INTERRUPTED
+        return code
     cache = "warm" if options.warm else "cold"
     print(f"{where.name}; {cache} cache; microseconds per call, medians")
     print(results.table(found))
@@ -206,6 +227,4 @@ def run(options: argparse.Namespace) -> int:
         sequences = {name for name, op in OPS.items() if op.sequences}
         picture.write(options.plot, options.plot_kind, found, sequences, where.name)
     slower = earlier is not None and _compare(earlier, where.name, cache, found)
-    if not complete:
-        return INTERRUPTED
-    return SLOWER if slower else 0
+    return code or (SLOWER if slower else 0)

@@ -8,6 +8,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from membound import _info
@@ -114,16 +115,15 @@ class Earlier:
 
 def read_json(path: str) -> Earlier:
     """Read what write_json wrote; a ValueError says what is wrong with the file."""
-    with open(path, encoding="utf-8") as file:
-        document: dict[str, Any] = json.load(file)
     names = Result.__dataclass_fields__
     try:
+        document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         every = [
             Result(**{"spread": {}, **{name: one[name] for name in names if name in one}})
             for one in document["results"]
         ]
         return Earlier(document["device"], document["cache"], {one.key: one for one in every})
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} has no results of `membound bench --json`") from error
 
 

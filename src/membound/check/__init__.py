@@ -89,7 +89,7 @@ _OPS = (
 )
 OPS = {op.name: op for op in _OPS}
 
-ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2
+ALL_RIGHT, WRONG, NOTHING_TESTED, INTERRUPTED = 0, 1, 2, 130
 ONLY_MEMORYVIEWS = (
     "only memoryviews were tested, and the reference was membound.ndarray in float64: "
     "pip install 'membound[numpy]' tests more, against NumPy; so do [torch], [jax] and CuPy"
@@ -101,16 +101,16 @@ Work = list[tuple[Line, Framework, list[Any]]]
 
 def check_case(line: Line, case: Any, framework: Framework) -> None:
     """Run one case and note on the line how far off it is."""
-    line.cases += 1
-    op = OPS[line.op]
+    failure = ""
     try:
-        worst, line.allowed = op.run(case, framework)
+        worst, line.allowed = OPS[line.op].run(case, framework)
+        line.worst = max(line.worst, worst)
+        if not worst <= line.allowed:
+            failure = f"off by {worst:.4g} ulp, allowed {line.allowed:g}"
     except Exception as error:  # noqa: BLE001 - whatever an op throws here is a failure of the check
-        line.failures.append(f"{case}: {type(error).__name__}: {error}")
-        return
-    line.worst = max(line.worst, worst)
-    if not worst <= line.allowed:
-        line.failures.append(f"{case}: off by {worst:.4g} ulp, allowed {line.allowed:g}")
+        failure = f"{type(error).__name__}: {error}"
+    line.cases += 1
+    line.failures += [f"{case}: {failure}"] if failure else []
 
 
 def in_order(work: Work) -> Iterator[tuple[Line, Framework, Any]]:
@@ -163,18 +163,24 @@ def run(
     started = time.perf_counter()
     total = sum(len(cases) for _, _, cases in work)
     progress = Progress(total, sys.stderr, QUICK_SECONDS if quick else math.inf)
-    for line, framework, case in spread(work) if quick else in_order(work):
-        if quick and time.perf_counter() - started > QUICK_SECONDS:
-            break
-        progress.step(f"{line.op} {line.framework} {line.dtype}")
-        check_case(line, case, framework)
+    interrupted = False
+    try:
+        for line, framework, case in spread(work) if quick else in_order(work):
+            if quick and time.perf_counter() - started > QUICK_SECONDS:
+                break
+            progress.step(f"{line.op} {line.framework} {line.dtype}")
+            check_case(line, case, framework)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("\ninterrupted", file=sys.stderr)
     progress.close()
     lines = [line for line, _, _ in work]
     print_report(lines, missing, total, time.perf_counter() - started, verbose)
+    if interrupted:
+        return INTERRUPTED
     if not any(line.cases for line in lines):
         return NOTHING_TESTED
-    if _frameworks.installed_version("numpy") is None and {one.name for one in found} == {
-        "memoryview"
-    }:
+    without_numpy = _frameworks.installed_version("numpy") is None
+    if without_numpy and all(one.name == "memoryview" for one in found):
         print(ONLY_MEMORYVIEWS)
     return WRONG if any(line.failures for line in lines) else ALL_RIGHT

@@ -67,11 +67,12 @@ def print_report(
     by_op: dict[str, list[Line]] = {}
     for line in tested:
         by_op.setdefault(line.op, []).append(line)
-    if verbose:
+    if tested and verbose:
         print(render(HEADER, [line.cells() for line in tested]))
-    else:
+    elif tested:
         print(render(HEADER_OF_OPS, [of_op(of_one) for of_one in by_op.values()]))
-    print(EXCESS)
+    if tested:
+        print(EXCESS)
     for name, reason in missing.items():
         print(f"not checked: {name} ({reason})")
     untouched = list(dict.fromkeys(line.op for line in lines if line.op not in by_op))
@@ -87,7 +88,7 @@ def print_verdict(lines: Sequence[Line], total: int, seconds: float, verbose: bo
     if len(failures) > 10 and not verbose:
         print(f"... and {len(failures) - 10} more; --verbose lists them")
     count = sum(line.cases for line in lines)
-    if not count:
+    if not total:
         print("nothing was checked: no framework and device match")
     elif failures:
         print(f"{len(failures)} of {count} cases are WRONG ({seconds:.1f} s)")
