@@ -59,6 +59,7 @@ namespace membound::cpu {
   kernel_(array_store, const ArrayBytes&)                                \
   kernel_(array_transpose, const ArrayTranspose&)                        \
   kernel_(array_reduce_rows, const ArrayRows&)                           \
+  kernel_(array_reduce_columns, const ArrayColumns&)                     \
   kernel_(array_matmul, const MatmulBlock&)                              \
   kernel_(array_matmul_tile, MatmulTile&)                                \
   kernel_(convert_rows, const RowConversion&)                            \

@@ -177,6 +177,24 @@ def test_16_bit_sums_do_not_stall(device, dtype):
     assert float(nd.mean(x)) == 1.0
 
 
+COLUMNS = [(1, 70), (2, 1100), (31, 9), (33, 40), (65, 3), (511, 130), (700, 1030), (33_000, 5)]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("shape", COLUMNS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "int16"])
+def test_columns_have_the_bits_of_rows(dtype, shape, first, seed):
+    numbers = np.random.default_rng(seed).uniform(-9, 9, first + shape[0] * shape[1])
+    numbers = nd.astype(to_ndarray(numbers), getattr(nd, dtype))
+    places = np.arange(numbers.size) % (5 * shape[1] + 1) == first
+    some_nan = numbers if dtype == "int16" else nd.where(to_ndarray(places), float("nan"), numbers)
+    for name, flat in [("sum", numbers), ("prod", numbers), ("max", some_nan), ("min", some_nan)]:
+        columns = nd.reshape(flat[first:], shape)
+        found = getattr(nd, name)(columns, axis=0)
+        expected = getattr(nd, name)(columns.T.copy(), axis=1)
+        np.testing.assert_array_equal(to_numpy(found), to_numpy(expected))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_the_bits_of_sums_do_not_depend_on_threads(dtype, seed):
     array = np.random.default_rng(seed).standard_normal((1000, 333)).astype(dtype)

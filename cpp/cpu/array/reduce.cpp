@@ -48,13 +48,7 @@ struct PairKernel {
   DType dtype;
 
   void apply(void* a, const void* b, std::int64_t count) const {
-    apply_rows(a, count, b, 0, 1, count);
-  }
-  // The same for several rows.
-  void apply_rows(void* a, std::int64_t a_stride, const void* b, std::int64_t b_stride,
-                  std::int64_t rows, std::int64_t count) const {
-    ArrayBlocks blocks{op, dtype, rows * count, count, a, {a, b, nullptr}, {a_stride, b_stride, 0}};
-    table.array_binary(blocks);
+    table.array_binary({op, dtype, count, count, a, {a, b, nullptr}, {0, 0, 0}});
   }
 };
 
@@ -237,17 +231,11 @@ class Reduction {
 
   // --- columns: neighbouring outputs together, row by row ---
 
-  static constexpr std::int64_t kTileBytes = 4096, kLongTileBytes = 8 * kTileBytes, kLongRow = 64;
-
-  // The order in which extremes are taken is free: one lane is enough, and stays in the L1 cache.
-  bool has_one_lane() const {
-    return kept_.shape[kept_.rank - 1] >= kLongRow &&
-           (pair_.op == ElementwiseOp::kMinimum || pair_.op == ElementwiseOp::kMaximum);
-  }
+  static constexpr std::int64_t kTileBytes = 4096;
 
   void reduce_columns() {
     const std::int64_t columns = kept_.shape[kept_.rank - 1];
-    const std::int64_t tile = (has_one_lane() ? kLongTileBytes : kTileBytes) / size_;
+    const std::int64_t tile = kTileBytes / size_;
     const std::int64_t tiles = (columns + tile - 1) / tile, outer = outputs_ / columns;
     const std::int64_t each = std::min(count_, kChunk) * std::min(tile, columns);
     const std::int64_t grain = std::max<std::int64_t>((64 << 10) / each, 1);
@@ -261,21 +249,16 @@ class Reduction {
     });
   }
 
-  // Up to kTileBytes of neighbouring outputs.
+  // Up to kTileBytes of neighbouring outputs. The tree of one output, for all of them: a stack of
+  // rows of totals, with one lane of a block pushed at a time.
   class ColumnTile {
    public:
     ColumnTile(const Reduction& reduction, std::int64_t output, std::int64_t columns)
-        : of_(reduction),
-          output_(output),
-          columns_(columns),
-          lane_count_(reduction.has_one_lane() ? 1 : kTreeLanes) {
+        : of_(reduction), output_(output), columns_(columns), row_bytes_(columns * of_.size_) {
       each_run(of_.kept_, of_.problem_.source.strides, output, 1,
                [&](std::int64_t offset, std::int64_t) { offset_ = offset; });
-      row_bytes_ = columns * of_.size_;
-      const std::int64_t lane_bytes = lane_count_ == 1 ? kLongTileBytes : kTreeLanes * kTileBytes;
-      lanes_ = thread_array<char, kThreadMemoryBytes>();
-      rows_ = lanes_ + lane_bytes;
-      stack_ = rows_ + lane_bytes;
+      rows_ = thread_array<char, kThreadMemoryBytes>();
+      stack_ = rows_ + kLaneRows * kTileBytes;
       if (of_.is_deviation())
         gather_elements(of_.kept_, of_.problem_.centre, output, columns, centre_.bytes);
     }
@@ -284,76 +267,100 @@ class Reduction {
       const std::int64_t first = chunk * kChunk, last = std::min(first + kChunk, of_.count_);
       PairwiseCounter counter;
       for (std::int64_t block = first; block < last; block += kTreeBlock) {
-        const std::int64_t end = std::min(block + kTreeBlock, last);
-        add_block(block, end);
-        add_lanes(std::min(end - block, lane_count_));
+        const std::int64_t rows = std::min(kTreeBlock, last - block);
+        if (is_narrow()) {
+          push_narrow(block, rows);
+        } else {
+          find_rows(block, rows);
+          push_lanes(0, 1);
+        }
         for (int merges = counter.merges_of_next(); merges > 0; --merges) merge();
-        std::memcpy(stack_ + depth_++ * row_bytes_, lanes_, static_cast<std::size_t>(row_bytes_));
       }
-      std::memcpy(lanes_, stack_ + --depth_ * row_bytes_, static_cast<std::size_t>(row_bytes_));
-      while (depth_ > 0) merge();
-      std::memcpy(of_.total(chunk, output_), lanes_, static_cast<std::size_t>(row_bytes_));
+      while (depth_ > 1) merge();
+      std::memcpy(of_.total(chunk, output_), stack_, static_cast<std::size_t>(row_bytes_));
     }
 
    private:
-    // lanes = stack top + lanes
-    void merge() {
-      char* earlier = stack_ + --depth_ * row_bytes_;
-      of_.table_.array_binary({of_.pair_.op,
-                               of_.pair_.dtype,
-                               columns_,
-                               columns_,
-                               lanes_,
-                               {earlier, lanes_, nullptr},
-                               {0, 0, 0}});
+    static constexpr std::int64_t kLaneRows = kTreeBlock / kTreeLanes;
+
+    // Short rows that follow one another: kTreeLanes of them are one row of all lanes, which stay
+    // in the L1 cache.
+    bool is_narrow() const {
+      return of_.reduced_.rank == 1 && of_.problem_.reduced_strides[0] == columns_ &&
+             row_bytes_ * kTreeLanes <= 4 * kTileBytes;
     }
-    // Rows [block, end), row i in lane (i - block) % lane_count_.
-    void add_block(std::int64_t block, std::int64_t end) {
-      for (std::int64_t row = block; row < end;) {
-        const std::int64_t lane = (row - block) % lane_count_;
-        const std::int64_t rows = std::min(lane_count_ - lane, end - row);
-        std::int64_t at = lane;
-        each_run(of_.reduced_, of_.problem_.reduced_strides, row, rows,
-                 [&](std::int64_t offset, std::int64_t run) {
-                   add_rows(offset, run, at, row - block < lane_count_);
-                   at += run;
-                 });
-        row += rows;
-      }
-    }
-    void add_rows(std::int64_t offset, std::int64_t rows, std::int64_t lane, bool is_first) {
-      std::int64_t stride = of_.problem_.reduced_strides[of_.reduced_.rank - 1];
-      const void* values = of_.element(offset_ + offset);
-      if (of_.problem_.source.dtype != of_.dtype_ || of_.is_deviation()) {
-        for (std::int64_t row = 0; row < rows; ++row) {
-          of_.table_.array_convert({of_.element(offset_ + offset + row * stride),
-                                    rows_ + row * row_bytes_, of_.problem_.source.dtype, of_.dtype_,
-                                    columns_});
+    void push_narrow(std::int64_t first, std::int64_t count) {
+      char* const lanes = top(depth_++);
+      for (std::int64_t row = 0; row < count; row += kTreeLanes) {
+        const std::int64_t rows = std::min(kTreeLanes, count - row);
+        const void* values = of_.element(offset_ + (first + row) * columns_);
+        if (converts()) {
+          of_.table_.array_convert(
+              {values, rows_, of_.problem_.source.dtype, of_.dtype_, rows * columns_});
+          values = finish_values(rows);
         }
-        if (of_.is_deviation())
-          of_.square_distances(rows_, centre_.bytes, 0, rows_, rows, columns_);
-        values = rows_;
-        stride = columns_;
+        if (row == 0) {
+          std::memcpy(lanes, values, static_cast<std::size_t>(rows * row_bytes_));
+        } else {
+          of_.pair_.apply(lanes, values, rows * columns_);
+        }
       }
-      char* lanes = lanes_ + lane * row_bytes_;
-      if (!is_first) return of_.pair_.apply_rows(lanes, columns_, values, stride, rows, columns_);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        std::memcpy(lanes + row * row_bytes_,
-                    static_cast<const char*>(values) + row * stride * of_.size_,
-                    static_cast<std::size_t>(row_bytes_));
-      }
-    }
-    void add_lanes(std::int64_t filled) {
+      const std::int64_t filled = std::min(count, kTreeLanes);
       for (std::int64_t half = kTreeLanes / 2; half > 0; half /= 2) {
         const std::int64_t pairs = std::min(half, filled - half);
-        if (pairs > 0) of_.pair_.apply(lanes_, lanes_ + half * row_bytes_, pairs * columns_);
+        if (pairs > 0) of_.pair_.apply(lanes, lanes + half * row_bytes_, pairs * columns_);
       }
     }
 
+    void find_rows(std::int64_t first, std::int64_t count) {
+      const std::int64_t stride = of_.problem_.reduced_strides[of_.reduced_.rank - 1];
+      row_count_ = 0;
+      each_run(of_.reduced_, of_.problem_.reduced_strides, first, count,
+               [&](std::int64_t offset, std::int64_t run) {
+                 for (std::int64_t i = 0; i < run; ++i)
+                   row_offsets_[row_count_++] = offset_ + offset + i * stride;
+               });
+    }
+    // Lanes `lane`, lane + step, ... of the rows found, taken together; two rows have one order.
+    void push_lanes(std::int64_t lane, std::int64_t step) {
+      if (step == kTreeLanes || lane + 2 * step >= row_count_) return push_rows(lane, step);
+      push_lanes(lane, 2 * step);
+      if (lane + step >= row_count_) return;
+      push_lanes(lane + step, 2 * step);
+      merge();
+    }
+    void push_rows(std::int64_t first, std::int64_t step) {
+      ArrayColumns all{of_.pair_.op, of_.pair_.dtype, {}, 0, columns_, top(depth_++)};
+      for (std::int64_t row = first; row < row_count_; row += step)
+        all.rows[all.row_count++] = of_.element(row_offsets_[row]);
+      if (converts()) {
+        for (std::int64_t row = 0; row < all.row_count; ++row) {
+          char* const values = rows_ + row * row_bytes_;
+          of_.table_.array_convert(
+              {all.rows[row], values, of_.problem_.source.dtype, of_.dtype_, columns_});
+          all.rows[row] = values;
+        }
+        finish_values(all.row_count);
+      }
+      of_.table_.array_reduce_columns(all);
+    }
+    bool converts() const { return of_.problem_.source.dtype != of_.dtype_ || of_.is_deviation(); }
+    // Of converted rows.
+    const void* finish_values(std::int64_t rows) const {
+      if (of_.is_deviation()) of_.square_distances(rows_, centre_.bytes, 0, rows_, rows, columns_);
+      return rows_;
+    }
+    char* top(std::int64_t depth) const { return stack_ + depth * row_bytes_; }
+    void merge() {
+      --depth_;
+      of_.pair_.apply(top(depth_ - 1), top(depth_), columns_);
+    }
+
     const Reduction& of_;
-    std::int64_t output_, columns_, lane_count_, offset_ = 0, row_bytes_;
-    char *lanes_, *rows_, *stack_;
-    int depth_ = 0;
+    const std::int64_t output_, columns_, row_bytes_;
+    std::int64_t offset_ = 0, row_count_ = 0, depth_ = 0;
+    std::int64_t row_offsets_[kTreeBlock];
+    char *rows_, *stack_;
     BlockMemory centre_;
   };
 

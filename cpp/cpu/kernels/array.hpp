@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/array/adamw.hpp"
+#include "cpu/pairwise.hpp"
 #include "membound/array/elementwise_ops.hpp"
 #include "membound/dtype.hpp"
 
@@ -39,6 +40,15 @@ struct ArrayRows {
   const void* values;
   std::int64_t rows, row_stride, count;  // 1 to kChunk elements a row
   void* results;                         // contiguous
+};
+
+// results[col] = op over the rows, in their order; dtypes as above.
+struct ArrayColumns {
+  ElementwiseOp op;
+  DType dtype;
+  const void* rows[kTreeBlock / kTreeLanes];
+  std::int64_t row_count, columns;  // at least one row
+  void* results;
 };
 
 // The tile of a matrix product that the registers hold, of float32, float64, uint32 or uint64.

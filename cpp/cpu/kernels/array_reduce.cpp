@@ -3,7 +3,6 @@
 #include "core/array/functors.hpp"
 #include "cpu/kernels/array.hpp"
 #include "cpu/kernels/array_types.hpp"
-#include "cpu/pairwise.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -14,7 +13,10 @@ struct VectorOf {
   typedef T type __attribute__((vector_size(kVectorBytes)));
 };
 
-// The functors on vectors.
+template <class V>
+constexpr bool kIsFloating = scalar::kSameType<V, F32> || scalar::kSameType<V, F64>;
+
+// The functors on vectors. Extremes have a form for values that are no NaNs, too.
 struct VectorAdd : functors::Add {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vectors(V a, V b) {
@@ -27,16 +29,31 @@ struct VectorMultiply : functors::Multiply {
     return a * b;
   }
 };
-// Not for NaNs, which Extremes looks for.
 struct VectorMinimum : functors::Minimum {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vectors(V a, V b) {
+    if constexpr (kIsFloating<V>) {
+      return b != b ? b : at_most(a, b);  // keeps a NaN in a
+    } else {
+      return numbers(a, b);
+    }
+  }
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE V numbers(V a, V b) {
     return a < b ? a : b;
   }
 };
 struct VectorMaximum : functors::Maximum {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vectors(V a, V b) {
+    if constexpr (kIsFloating<V>) {
+      return b != b ? b : at_least(a, b);  // keeps a NaN in a
+    } else {
+      return numbers(a, b);
+    }
+  }
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE V numbers(V a, V b) {
     return a > b ? a : b;
   }
 };
@@ -110,16 +127,6 @@ struct Lanes32 {
   }
 };
 
-template <class F>
-void reduce_sums(const ArrayRows& rows) {
-  switch (rows.dtype) {
-    case DType::kUInt64: return Lanes32<F, std::uint64_t>::rows(rows);
-    case DType::kFloat32: return Lanes32<F, float>::rows(rows);
-    case DType::kFloat64: return Lanes32<F, double>::rows(rows);
-    default: return;
-  }
-}
-
 // The order in which extremes are taken is free, so a row is one loop; a NaN is what it gives.
 template <class F, class T>
 struct Extremes {
@@ -144,13 +151,13 @@ struct Extremes {
       for (int i = 0; i < kVectors; ++i) {
         const V value = load<V>(from + i * kPerVector);
         if constexpr (scalar::Number<T>::kFloating) unordered |= value != value;
-        best[i] = F::vectors(best[i], value);
+        best[i] = F::numbers(best[i], value);
       }
     };
     std::int64_t at = 0;
     for (; at + kLanes <= count; at += kLanes) take_in(x + at);
     if (at < count) take_in(x + count - kLanes);  // some elements twice
-    for (int i = 1; i < kVectors; ++i) best[0] = F::vectors(best[0], best[i]);
+    for (int i = 1; i < kVectors; ++i) best[0] = F::numbers(best[0], best[i]);
     T lanes[kPerVector];
     store(lanes, best[0]);
     const T extreme = of_few(lanes, kPerVector);
@@ -171,26 +178,85 @@ void extremes_of_rows(const ArrayRows& rows) {
     results[at] = Extremes<F, T>::row(x + at * rows.row_stride, rows.count);
 }
 
-template <class F>
-void reduce_extremes(const ArrayRows& rows) {
-  with_type(rows.dtype, [&]<class T>(TypeTag<T>) MEMBOUND_INLINED {
+// Sums and products of those that total_dtype() gives, extremes of all.
+template <class F, class Body>
+MEMBOUND_ALWAYS_INLINE void with_total(DType dtype, Body body) {
+  constexpr bool kIsExtreme = requires { F::numbers(0, 0); };
+  with_type(dtype, [&]<class T>(TypeTag<T>) MEMBOUND_INLINED {
     if constexpr (scalar::kSameType<T, bool>) {
-      extremes_of_rows<F, std::uint8_t>(rows);
-    } else {
-      extremes_of_rows<F, T>(rows);
+      if constexpr (kIsExtreme) body(TypeTag<std::uint8_t>{});
+    } else if constexpr (kIsExtreme || scalar::Number<T>::kFloating ||
+                         scalar::kSameType<T, std::uint64_t>) {
+      body(TypeTag<T>{});
     }
   });
+}
+
+// kCount vectors of each row.
+template <class F, int kCount, class T>
+MEMBOUND_ALWAYS_INLINE void columns_at(const ArrayColumns& all, std::int64_t col) {
+  using V = typename VectorOf<T>::type;
+  constexpr std::int64_t kLanes = kVectorBytes / sizeof(T);
+  V totals[kCount];
+  for (int i = 0; i < kCount; ++i)
+    totals[i] = load<V>(static_cast<const T*>(all.rows[0]) + col + i * kLanes);
+  for (std::int64_t row = 1; row < all.row_count; ++row) {
+    const T* x = static_cast<const T*>(all.rows[row]) + col;
+    for (int i = 0; i < kCount; ++i) totals[i] = F::vectors(totals[i], load<V>(x + i * kLanes));
+  }
+  for (int i = 0; i < kCount; ++i)
+    store(static_cast<T*>(all.results) + col + i * kLanes, totals[i]);
+}
+template <class F, class T>
+void reduce_columns(const ArrayColumns& all) {
+  constexpr std::int64_t kLanes = kVectorBytes / sizeof(T);
+  if (all.columns < kLanes) {
+    T* results = static_cast<T*>(all.results);
+    for (std::int64_t col = 0; col < all.columns; ++col) {
+      results[col] = static_cast<const T*>(all.rows[0])[col];
+      for (std::int64_t row = 1; row < all.row_count; ++row)
+        results[col] = F::apply(results[col], static_cast<const T*>(all.rows[row])[col]);
+    }
+    return;
+  }
+  // Up to where the first row is aligned; rows mostly are together.
+  const auto place = reinterpret_cast<std::uintptr_t>(all.rows[0]);
+  std::int64_t col = static_cast<std::int64_t>(-place % kVectorBytes / sizeof(T));
+  if (col > 0) columns_at<F, 1, T>(all, 0);
+  for (; col + 4 * kLanes <= all.columns; col += 4 * kLanes) columns_at<F, 4, T>(all, col);
+  for (; col + kLanes <= all.columns; col += kLanes) columns_at<F, 1, T>(all, col);
+  if (col < all.columns) columns_at<F, 1, T>(all, all.columns - kLanes);  // some again
+}
+
+template <class Body>
+MEMBOUND_ALWAYS_INLINE void with_functor(ElementwiseOp op, Body body) {
+  switch (op) {
+    case ElementwiseOp::kAdd: return body(VectorAdd{});
+    case ElementwiseOp::kMultiply: return body(VectorMultiply{});
+    case ElementwiseOp::kMinimum: return body(VectorMinimum{});
+    default: return body(VectorMaximum{});
+  }
 }
 
 }  // namespace
 
 void array_reduce_rows(const ArrayRows& rows) {
-  switch (rows.op) {
-    case ElementwiseOp::kAdd: return reduce_sums<VectorAdd>(rows);
-    case ElementwiseOp::kMultiply: return reduce_sums<VectorMultiply>(rows);
-    case ElementwiseOp::kMinimum: return reduce_extremes<VectorMinimum>(rows);
-    default: return reduce_extremes<VectorMaximum>(rows);
-  }
+  with_functor(rows.op, [&]<class F>(F) MEMBOUND_INLINED {
+    with_total<F>(rows.dtype, [&]<class T>(TypeTag<T>) MEMBOUND_INLINED {
+      if constexpr (requires { F::numbers(0, 0); }) {
+        extremes_of_rows<F, T>(rows);
+      } else {
+        Lanes32<F, T>::rows(rows);
+      }
+    });
+  });
+}
+
+void array_reduce_columns(const ArrayColumns& columns) {
+  with_functor(columns.op, [&]<class F>(F) MEMBOUND_INLINED {
+    with_total<F>(columns.dtype,
+                  [&]<class T>(TypeTag<T>) MEMBOUND_INLINED { reduce_columns<F, T>(columns); });
+  });
 }
 
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
