@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "errors.hpp"
+#include "torch/eager.hpp"
 
 namespace membound::python {
 
@@ -52,8 +53,14 @@ PyObject* call_builtin(PyObject*, PyObject* const* arguments, Py_ssize_t positio
   std::exception_ptr refused;
   try {
     static const InternedNames names(*op);
+    static const torch::RecorderOf& recorder = torch::recorder_of(op->name);
     PyObject* values[kMaxParameters] = {};
     sort_arguments(*op, names, arguments, positional, keywords, values);
+    PyObject* recording = torch::recording_function(recorder, arguments, positional, keywords);
+    if (recording != nullptr) {
+      return PyObject_Vectorcall(recording, arguments, static_cast<std::size_t>(positional),
+                                 keywords);
+    }
     return op->function(values).release().ptr();
   } catch (const ForTorch&) {
     refused = std::current_exception();  // no Python code runs while it is in flight

@@ -123,12 +123,11 @@ void bind_torch_ops(nb::module_& module) {
              "What calls apply(*tensors, options) on the arguments of an operator, or returns "
              "NotImplemented where it has to be one: tensors are not of the plain types, or "
              "something traces, transforms or watches calls.");
-  module.def("torch_public_call", &torch::make_public_call, nb::arg("recorded"),
-             nb::arg("extension"), nb::arg("other"), nb::kw_only(), nb::arg("plain"),
-             nb::arg("outside"),
-             "What calls the first where a tensor of the plain types wants its gradient recorded "
-             "and no keyword is one of those outside, the third where no tensor is plain or a mode "
-             "watches, and else the second.");
+  module.def(
+      "record_torch_calls", &torch::record_calls, nb::arg("op"), nb::arg("function"), nb::kw_only(),
+      nb::arg("plain"), nb::arg("outside"),
+      "Lets function take the calls of that op in which a tensor of the plain types requires "
+      "grad and no keyword is one of those outside, unless a mode watches.");
   module.def("torch_kernels", &torch_kernels, "The names of the kernels.");
 }
 

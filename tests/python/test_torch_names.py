@@ -128,7 +128,10 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
     flashinfer, engine = (importlib.import_module(f"membound.torch.{n}") for n in (
         "flashinfer", "transformer_engine"))  # fmt: skip
     for call, expected in (
-        (lambda: flashinfer.rmsnorm(None, weight), "rmsnorm: argument 'input' must be an array"),
+        (
+            lambda: flashinfer.rmsnorm(None, weight),
+            "rmsnorm: argument 'input' must be a torch.Tensor, got NoneType",
+        ),
         (
             lambda: flashinfer.rmsnorm(x, weight, out=x[:1]),
             "rmsnorm: argument 'out' must have shape",

@@ -119,3 +119,16 @@ def test_a_keyword_is_recorded_too(generator):
     y = mt.rms_norm(x=x.detach(), weight=w)
     assert y.grad_fn.name() == "rms_normBackward"
     assert torch.equal(y, mt.rms_norm(x, w))
+
+
+def test_the_library_records_without_asking(generator, monkeypatch):
+    """membound's own function goes to the recording one at once, without its table."""
+    import membound
+    from membound.torch import _functions
+
+    x, w = leaves(generator)
+    right = gradients(mt.rms_norm(x, w, eps=1e-5), (x, w), torch.ones(2, 8))
+    monkeypatch.setitem(_functions.DISPATCH, "rms_norm", lambda *_, **__: pytest.fail("asked"))
+    assert_same(gradients(membound.rms_norm(x, w, eps=1e-5), (x, w), torch.ones(2, 8)), right)
+    with torch.no_grad():
+        assert not membound.rms_norm(x, w, out=torch.empty_like(x)).requires_grad

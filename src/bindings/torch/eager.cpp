@@ -3,6 +3,9 @@
 #include "torch/eager.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "frameworks.hpp"
@@ -68,10 +71,17 @@ PyObject* call_eagerly(PyObject* self, PyObject* const* arguments, Py_ssize_t co
   });
 }
 
-// ---- public functions ---------------------------------------------------------------------------
+}  // namespace
 
-struct PublicCall {
-  nb::object recorded, extension, other;
+nb::object make_eager_call(nb::object apply, nb::handle plain, int tensors) {
+  static PyMethodDef definition = method("call", &call_eagerly, METH_FASTCALL);
+  return builtin_with(definition, new EagerCall{std::move(apply), PlainTypes(plain), tensors});
+}
+
+// ---- recorded calls of an op's own function -----------------------------------------------------
+
+struct Recorder {
+  nb::object function;
   PlainTypes plain;
   nb::object outside;
 
@@ -83,46 +93,36 @@ struct PublicCall {
     return true;
   }
 
-  const nb::object& choose(PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) const {
-    const Framework* torch = nullptr;
-    bool wanted = false;
-    for (Py_ssize_t i = 0; i < count && !wanted; ++i) {
-      if (!plain.have(arguments[i])) continue;
-      if (torch == nullptr) {
-        torch = &torch_of(arguments[i]);
-        if (!knows_keys(*torch) || torch->grad_mode == nullptr || has_mode(*torch)) return other;
-        if (!torch->grad_mode()) return extension;
-      }
-      wanted = wants_gradient(*torch, arguments[i]);
-    }
-    if (torch == nullptr) return other;
-    return wanted && can_record(keywords) ? recorded : extension;
+  bool records(PyObject* const* arguments, Py_ssize_t positional, PyObject* keywords) const {
+    const Py_ssize_t count = positional + (keywords == nullptr ? 0 : PyTuple_Size(keywords));
+    if (count == 0 || !plain.have(arguments[0]) || !can_record(keywords)) return false;
+    const Framework& torch = torch_of(arguments[0]);
+    if (!knows_keys(torch) || torch.grad_mode == nullptr || !torch.grad_mode() || has_mode(torch))
+      return false;
+    return std::any_of(arguments, arguments + count, [&](PyObject* argument) {
+      return plain.have(argument) && wants_gradient(torch, argument);
+    });
   }
 };
 
-PyObject* call_publicly(PyObject* self, PyObject* const* arguments, Py_ssize_t positional,
-                        PyObject* keywords) noexcept {
-  return at_the_edge([=] {
-    const Py_ssize_t count = positional + (keywords == nullptr ? 0 : PyTuple_Size(keywords));
-    const nb::object& chosen = kept_in<PublicCall>(self).choose(arguments, count, keywords);
-    return owned(PyObject_Vectorcall(chosen.ptr(), arguments, static_cast<std::size_t>(positional),
-                                     keywords));
-  });
+RecorderOf& recorder_of(const char* op) {
+  static std::mutex lock;
+  static std::map<std::string, RecorderOf> all;  // whose nodes stay where they are
+  const std::lock_guard guard(lock);
+  return all[op];
 }
 
-}  // namespace
-
-nb::object make_eager_call(nb::object apply, nb::handle plain, int tensors) {
-  static PyMethodDef definition = method("call", &call_eagerly, METH_FASTCALL);
-  return builtin_with(definition, new EagerCall{std::move(apply), PlainTypes(plain), tensors});
+void record_calls(const char* op, nb::object function, nb::handle plain, nb::object outside) {
+  recorder_of(op).store(
+      new Recorder{std::move(function), PlainTypes(plain), std::move(outside)},  // never freed
+      std::memory_order_release);
 }
 
-nb::object make_public_call(nb::object recorded, nb::object extension, nb::object other,
-                            nb::handle plain, nb::object outside) {
-  static PyMethodDef definition = method("call", &call_publicly, METH_FASTCALL | METH_KEYWORDS);
-  return builtin_with(definition,
-                      new PublicCall{std::move(recorded), std::move(extension), std::move(other),
-                                     PlainTypes(plain), std::move(outside)});
+PyObject* recording_function(const RecorderOf& recorder, PyObject* const* arguments,
+                             Py_ssize_t positional, PyObject* keywords) {
+  const Recorder* found = recorder.load(std::memory_order_acquire);
+  const bool records = found != nullptr && found->records(arguments, positional, keywords);
+  return records ? found->function.ptr() : nullptr;
 }
 
 }  // namespace membound::python::torch

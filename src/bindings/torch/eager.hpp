@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
+
 namespace membound::python::torch {
 
 namespace nb = nanobind;
@@ -15,9 +17,18 @@ namespace nb = nanobind;
 // transformed or observed. plain: the tensor types that are not subclasses.
 nb::object make_eager_call(nb::object apply, nb::handle plain, int tensors);
 
-// A public function. It calls `recorded` if a plain tensor requires grad and no keyword of
-// `outside` is given, `other` if the call is observed or no tensor is plain, and else `extension`.
-nb::object make_public_call(nb::object recorded, nb::object extension, nb::object other,
-                            nb::handle plain, nb::object outside);
+// Lets `function` record the calls of an op's own function in which a plain tensor requires grad
+// and no keyword of `outside` is given, unless a mode observes them.
+void record_calls(const char* op, nb::object function, nb::handle plain, nb::object outside);
+
+// What record_calls has set for an op; null before. An op looks it up once.
+struct Recorder;
+using RecorderOf = std::atomic<const Recorder*>;
+RecorderOf& recorder_of(const char* op);
+
+// The function that has to record this call, or null. That no exception sends the call to it saves
+// 6 us.
+PyObject* recording_function(const RecorderOf& recorder, PyObject* const* arguments,
+                             Py_ssize_t positional, PyObject* keywords);
 
 }  // namespace membound::python::torch

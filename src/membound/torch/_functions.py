@@ -42,8 +42,7 @@ _OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_c
 def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a recording function as a public one; `outputs` are its optional output arguments.
 
-    Plain calls go to the extension, which detects what it cannot process and then calls the
-    recording function.
+    Plain calls go to the extension, which calls the recording function if one has to be recorded.
     """
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,29 +50,24 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
         op = recorded.__name__
         RECORDED.add(op)
 
-        def other(*args: Any, **kwargs: Any) -> Any:
-            if (stand_in := _stand_in(args, kwargs)) is not None:
-                return handle_torch_function(call, (stand_in,), *args, **kwargs)
-            _check_tensor(op, names, args, kwargs)
-            if dispatch_modes():
-                return _traced(recorded, names, outputs, args, kwargs)
-            return extension(*args, **kwargs)
-
-        # Checking here saves 7 us: the extension would reach `recorded` only after its own checks.
-        eager = _core.torch_public_call(recorded, extension, other, plain=PLAIN, outside=_OUTSIDE)
+        _core.record_torch_calls(op, recorded, plain=PLAIN, outside=_OUTSIDE)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces():
                 return _traced(recorded, names, outputs, args, kwargs)
+            if not (args and type(args[0]) in PLAIN) or dispatch_modes():
+                if (stand_in := _stand_in(args, kwargs)) is not None:
+                    return handle_torch_function(call, (stand_in,), *args, **kwargs)
+                _check_tensor(op, names, args, kwargs)
+                if dispatch_modes():
+                    return _traced(recorded, names, outputs, args, kwargs)
             try:
-                return eager(*args, **kwargs)
+                return extension(*args, **kwargs)
             except TypeError as error:
                 if found := _LIKE_ANOTHER.match(str(error)):
                     given = dict(zip(names, args, strict=False)) | kwargs
                     check_tensor(op, found[1], given[found[1]])
-                if str(error).startswith(f"{op}() "):  # Python's error for wrong arguments
-                    extension(*args, **kwargs)
                 raise
 
         DISPATCH[op] = _dispatched(call, recorded, names, outputs)
