@@ -278,11 +278,12 @@ def release(session: nox.Session) -> None:
 
 
 def test_in_new_environment(session: nox.Session, python: str, version: str) -> None:
-    """Run `check` and the NumPy tests on the released wheel in an environment of its own."""
+    """Run `check` on the released wheel alone, then it and the NumPy tests with NumPy."""
     own = new_environment(session, python, BUILD / "release-tests" / version)
     install = [own, "-m", "pip", "install", "--quiet"]
     wheels = ["--no-index", "--no-deps", "--pre", "--find-links", str(BUILD / "dist"), "membound"]
     session.run(*install, *wheels, external=True)
+    session.run(own, "-m", "membound", "check", external=True)
     session.run(*install, *groups("numpy-tests"), external=True)
     session.run(own, "-m", "membound", "check", external=True)
     session.run(own, "-m", "pytest", *(session.posargs or ["tests/python"]), external=True)
