@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from typing import TextIO
@@ -27,6 +28,7 @@ class Progress:
         self.total, self.stream, self.clock, self.done = total, stream, clock, 0
         self.seconds = seconds  # after which it ends, done or not
         self.terminal = stream.isatty()
+        self.width = min(WIDTH, shutil.get_terminal_size().columns - 1)  # a wrapped bar stays
         self.started = self.said = clock()
         if self.terminal:
             self.said -= BAR_EVERY  # the bar is there at once
@@ -51,7 +53,7 @@ class Progress:
             if self.terminal:
                 filled = 20 * self.done // max(1, self.total)
                 bar = f"[{'#' * filled}{'.' * (20 - filled)}] {text}"
-                self.stream.write(f"\r{bar[:WIDTH]:<{WIDTH}}")
+                self.stream.write(f"\r{bar[: self.width]:<{self.width}}")
             else:
                 self.stream.write(f"{text}\n")
             self.stream.flush()
@@ -60,5 +62,5 @@ class Progress:
     def close(self) -> None:
         """Take the bar away."""
         if self.terminal:
-            self.stream.write("\r" + " " * WIDTH + "\r")
+            self.stream.write("\r" + " " * self.width + "\r")
             self.stream.flush()

@@ -196,6 +196,15 @@ def test_progress_says_n_of_n_and_the_time_left(stream, seconds, said):
     assert (file.getvalue().count("\n") == 0) == (stream is Terminal)
 
 
+def test_a_bar_fits_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    file = Terminal()
+    progress = _progress.Progress(1, file)
+    progress.step("a label that is long " * 9)
+    progress.close()
+    assert {len(part) for part in file.getvalue().split("\r")} == {0, 59}
+
+
 def test_buffers_overflow_the_cache_three_times():
     cache = 60 << 20
     for moved in (16 << 10, 1 << 20, 100 << 20):
