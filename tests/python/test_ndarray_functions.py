@@ -321,6 +321,8 @@ def test_permuted_copies(device, shape, axes, dtype):
     values = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
     permuted = nd.permute_dims(nd.asarray(values, device=device), axes)
     np.testing.assert_array_equal(to_numpy(permuted.copy()), values.transpose(axes))
+    part = permuted[:, 1:]  # of other alignment
+    np.testing.assert_array_equal(to_numpy(part.copy()), values.transpose(axes)[:, 1:])
     other = nd.empty(
         (*permuted.shape[:-1], 2 * permuted.shape[-1]), dtype=nd.float32, device=device
     )

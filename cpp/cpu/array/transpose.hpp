@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "cpu/array/blocks.hpp"
 #include "cpu/parallel.hpp"
@@ -38,7 +39,8 @@ class TiledCopy {
         is_direct_(problem.result.dtype == problem.source.dtype &&
                    problem.result.strides[last_] == 1),
         tile_rows_(std::min(rows_, (is_direct_ ? kRunBytes : kLine) / size_)),
-        row_tiles_((rows_ + tile_rows_ - 1) / tile_rows_),
+        first_row_(first_row()),
+        row_tiles_((rows_ - first_row_ + tile_rows_ - 1) / tile_rows_),
         col_tiles_((cols_ + tile_cols_ - 1) / tile_cols_) {
     for (int at = 0; at < last_; ++at) {
       if (at == axis) continue;
@@ -67,15 +69,25 @@ class TiledCopy {
     return std::max(kWidthBytes, kTransposeBytes / 4 / std::min(rows_, kLine / size_));
   }
 
+  // At most 0: where the first tile begins, so that others begin with a cache line of the source.
+  std::int64_t first_row() const {
+    if (rows_ <= tile_rows_ || problem_.source.strides[axis_] != 1) return 0;
+    return -static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(problem_.source.data) %
+                                      kLine) /
+           size_;
+  }
+
   // Neighbouring tiles read on where the last one stopped. Offsets count elements.
   struct Tile {
     std::int64_t rows, cols, from, to;
   };
   Tile tile_at(std::int64_t tile) const {
-    const std::int64_t row = tile % row_tiles_ * tile_rows_;
+    const std::int64_t begin = first_row_ + tile % row_tiles_ * tile_rows_;
+    const std::int64_t end = std::min(begin + tile_rows_, rows_);
+    const std::int64_t row = std::max<std::int64_t>(begin, 0);
     const std::int64_t col = tile / row_tiles_ % col_tiles_ * tile_cols_;
     const auto [source, result] = std::pair(problem_.source.strides, problem_.result.strides);
-    Tile found{std::min(tile_rows_, rows_ - row), std::min(tile_cols_, cols_ - col),
+    Tile found{end - row, std::min(tile_cols_, cols_ - col),
                row * source[axis_] + col * source[last_],
                row * result[axis_] + col * result[last_]};
     std::int64_t outer = tile / row_tiles_ / col_tiles_;
@@ -146,7 +158,7 @@ class TiledCopy {
   const int axis_, last_;
   const std::int64_t size_, rows_, cols_, tile_cols_;
   const bool is_direct_;
-  const std::int64_t tile_rows_, row_tiles_, col_tiles_;
+  const std::int64_t tile_rows_, first_row_, row_tiles_, col_tiles_;
   ArrayDims outer_;
   std::int64_t source_strides_[kMaxRank], result_strides_[kMaxRank];
 };

@@ -108,11 +108,11 @@ class Strips {
   void run() {
     if (tile_.from_row_stride == 1 && tile_.cols < kSide && tile_.to_stride == tile_.cols)
       return interleave();
-    for (std::int64_t row = 0; row < tile_.rows; row += kStripRows) {
-      const std::int64_t left = tile_.rows - row;
-      const std::int64_t rows = left < kStripRows ? left : kStripRows;
+    for (std::int64_t row = 0, rows; row < tile_.rows; row += rows) {
       const T* const from = source() + row * tile_.from_row_stride;
-      read(from, rows, left > kStripRows ? from + kStripRows : static_cast<const T*>(tile_.next));
+      const std::int64_t left = tile_.rows - row, whole = kStripRows - past_line(from);
+      rows = left < whole ? left : whole;
+      read(from, rows, left > rows ? from + rows : static_cast<const T*>(tile_.next));
       write(static_cast<T*>(tile_.to) + row * tile_.to_stride, rows);
     }
   }
@@ -121,6 +121,11 @@ class Strips {
   static constexpr std::int64_t kSize = sizeof(T), kStripRows = kLine / kSize;
   static constexpr int kSide = 16 / kSize;
 
+  // Of a strip's first column; the others mostly are as far past theirs.
+  std::int64_t past_line(const T* from) const {
+    if (tile_.rows <= kStripRows || tile_.from_row_stride != 1) return 0;
+    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(from) % kLine) / kSize;
+  }
   const T* source() const { return static_cast<const T*>(tile_.from); }
   T* at(std::int64_t row, std::int64_t col) {
     return reinterpret_cast<T*>(buffer_) + row * stride_ + col;
