@@ -204,9 +204,9 @@ def torch_eager_call(apply: object, *, plain: object, tensors: int) -> object:
     What calls apply(*tensors, options) on the arguments of an operator, or returns NotImplemented where it has to be one: tensors are not of the plain types, or something traces, transforms or watches calls.
     """
 
-def torch_public_call(recorded: object, extension: object, other: object, *, plain: object, outside: object) -> object:
+def record_torch_calls(op: str, function: object, *, plain: object, outside: object) -> None:
     """
-    What calls the first where a tensor of the plain types wants its gradient recorded and no keyword is one of those outside, the third where no tensor is plain or a mode watches, and else the second.
+    Lets function take the calls of that op in which a tensor of the plain types requires grad and no keyword is one of those outside, unless a mode watches.
     """
 
 def torch_kernels() -> list[str]:
