@@ -61,8 +61,8 @@ def test_patched_models_gather_no_more(tmp_path):
     for plan in PLANS[:2]:
         found = [rows[plan, case][-1] for case in CASES]
         assert "all_gather" in found[0]
-        assert found[1] == found[0]
-        assert found[2].partition(",")[0] == found[0].partition(",")[0]  # and fewer all-reduces
+        gathers = [each.partition(",")[0] for each in found]  # membound's losses reduce less
+        assert gathers == gathers[:1] * len(CASES)
 
 
 def test_jax_shares_arrays_of_devices():
