@@ -1,33 +1,12 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "core/sincos.hpp"
+#include "cpu/elementary.hpp"
 #include "cpu/kernels/array_blocks.hpp"
-#include "cpu/logarithm.hpp"
 #include "cpu/tanh.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
-
-// exp(x) within 1 ulp: 2^n * exp(r), scaled in two steps so that n may leave the exponent's range.
-template <class A, class V>
-MEMBOUND_ALWAYS_INLINE V exp_of(V x) {
-  using E = Exponential<A>;
-  typedef decltype(x < x) Bits;
-  constexpr A kLowest = sizeof(A) == 4 ? A(-104) : A(-746);
-  constexpr A kHighest = sizeof(A) == 4 ? A(89) : A(710);
-  const V limited = at_most(at_least(x, V{} + kLowest), V{} + kHighest);
-  const V shifted = multiply_add(limited, V{} + E::kLog2E, V{} + E::kWhole);
-  const V n = shifted - E::kWhole;
-  const V high_part = multiply_add(n, V{} - E::kLn2High, limited);
-  const V r = multiply_add(n, V{} - E::kLn2Low, high_part);
-  const V growth = multiply_add(r * r, curve_from<0, E>(r), r);
-  const Bits whole = bit_copy<Bits>(shifted) - bit_copy<Bits>(V{} + E::kWhole);
-  const Bits half = whole >> 1;
-  const V first = bit_copy<V>((half + E::kBias) << E::kFraction);
-  const V second = bit_copy<V>((whole - half + E::kBias) << E::kFraction);
-  return (growth + 1) * first * second;
-}
 
 // Functions with a vector form: apply(v) for the arithmetic type A. Where is_special(v), the scalar
 // function is called instead.
@@ -123,47 +102,36 @@ struct VectorForm<functors::Log10, float> : LogOfFloats {
   static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 0x1.bcb7b1526e50ep-2); }
 };
 
-struct HalfTurn {
-  // (sin(r) / r - 1) / r^2 in r^2 for |r| <= pi / 2, interpolated at Chebyshev nodes: sin(r) within
-  // 2^-33 of itself.
-  static constexpr double kCurve[] = {-0x1.555555545de10p-3, 0x1.11110fd836a07p-7,
-                                      -0x1.a019043a2fae2p-13, 0x1.719648f903ff1p-19,
-                                      -0x1.9da9693ee0fc4p-26};
-};
-// sin(angle + phase * pi) = (-1)^n sin(r) with angle + phase * pi = n * pi + r.
-MEMBOUND_ALWAYS_INLINE F64 sine_of(F64 angle, double phase) {
-  typedef std::uint64_t Bits __attribute__((vector_size(kVectorBytes)));
-  constexpr double kWhole = 0x1.8p52;  // adding it rounds to an integer
-  constexpr double kInversePi = 0x1.45f306dc9c883p-2;
-  const F64 shifted = phase == 0 ? multiply_add(angle, F64{} + kInversePi, F64{} + kWhole)
-                                 : multiply_add(angle, F64{} + kInversePi, F64{} + phase) + kWhole;
-  const F64 turns = (shifted - kWhole) - phase;
-  const F64 high_part = multiply_add(turns, F64{} - 2 * kRightAngleHighPart, angle);
-  const F64 r = multiply_add(turns, F64{} - 2 * kRightAngleLowPart, high_part);
-  const F64 square = r * r;
-  const F64 sine = r * multiply_add(square, curve_from<0, HalfTurn>(square), F64{} + 1.0);
-  return bit_copy<F64>(bit_copy<Bits>(sine) ^ (bit_copy<Bits>(shifted) << 63));
-}
-struct SineOfFloats {
-  static constexpr bool kExists = true;
-  // Large angles, whose turns no longer are exact, and what is no number.
-  template <class V>
-  static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
-    return (x < -1e7f) | (x > 1e7f) | (x != x);
-  }
-};
-template <>
-struct VectorForm<functors::Sin, float> : SineOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
-    return by_doubles([](F64 part) MEMBOUND_INLINED { return sine_of(part, 0); }, x);
-  }
-};
-template <>
-struct VectorForm<functors::Cos, float> : SineOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) {
-    return by_doubles([](F64 part) MEMBOUND_INLINED { return sine_of(part, 0.5); }, x);
-  }
-};
+// The same by a function of float64. special_ is asked of float32 numbers x.
+#define MEMBOUND_BY_DOUBLES(Name_, function_, special_)                            \
+  template <>                                                                      \
+  struct VectorForm<functors::Name_, float> {                                      \
+    static constexpr bool kExists = true;                                          \
+    static MEMBOUND_ALWAYS_INLINE F32 apply(F32 floats) {                          \
+      return by_doubles([](F64 x) MEMBOUND_INLINED { return function_; }, floats); \
+    }                                                                              \
+    template <class V>                                                             \
+    static MEMBOUND_ALWAYS_INLINE auto is_special([[maybe_unused]] V x) {          \
+      constexpr float kInfinity = __builtin_inff();                                \
+      [[maybe_unused]] const V size = x < 0 ? -x : x, infinity = V{} + kInfinity;  \
+      return special_;                                                             \
+    }                                                                              \
+  };
+MEMBOUND_BY_DOUBLES(Acos, acos_of(x), x < x)
+MEMBOUND_BY_DOUBLES(Acosh, acosh_of(x), (x < 1) | (x == infinity))
+MEMBOUND_BY_DOUBLES(Asin, asin_of(x), x < x)
+MEMBOUND_BY_DOUBLES(Asinh, asinh_of(x), size == infinity)
+MEMBOUND_BY_DOUBLES(Atan, atan_of(x), x < x)
+MEMBOUND_BY_DOUBLES(Atanh, atanh_of(x), size >= 1)
+MEMBOUND_BY_DOUBLES(Cosh, cosh_of(x), x < x)
+MEMBOUND_BY_DOUBLES(Expm1, expm1_of(x), x < x)
+MEMBOUND_BY_DOUBLES(Log1p, log1p_of(x), (x <= -1) | (x == infinity))
+MEMBOUND_BY_DOUBLES(Sinh, sinh_of(x), x < x)
+// Turns of large angles are no longer exact.
+MEMBOUND_BY_DOUBLES(Cos, sine_of(x, 0.5), (size > 1e7f) | (x != x))
+MEMBOUND_BY_DOUBLES(Sin, sine_of(x, 0), (size > 1e7f) | (x != x))
+MEMBOUND_BY_DOUBLES(Tan, sine_of(x, 0) / sine_of(x, 0.5), (size > 1e7f) | (x != x))
+#undef MEMBOUND_BY_DOUBLES
 
 template <class Mask>
 MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
@@ -226,27 +194,29 @@ bool ran_vectors(const ArrayBlocks& blocks) {
 
 void array_unary(const ArrayBlocks& blocks) {
   switch (blocks.op) {
-    case ElementwiseOp::kExp:
-      if (ran_vectors<functors::Exp>(blocks)) return;
-      break;
-    case ElementwiseOp::kTanh:
-      if (ran_vectors<functors::Tanh>(blocks)) return;
-      break;
-    case ElementwiseOp::kLog:
-      if (ran_vectors<functors::Log>(blocks)) return;
-      break;
-    case ElementwiseOp::kLog2:
-      if (ran_vectors<functors::Log2>(blocks)) return;
-      break;
-    case ElementwiseOp::kLog10:
-      if (ran_vectors<functors::Log10>(blocks)) return;
-      break;
-    case ElementwiseOp::kSin:
-      if (ran_vectors<functors::Sin>(blocks)) return;
-      break;
-    case ElementwiseOp::kCos:
-      if (ran_vectors<functors::Cos>(blocks)) return;
-      break;
+#define MEMBOUND_CASE(Name_)                          \
+  case ElementwiseOp::k##Name_:                       \
+    if (ran_vectors<functors::Name_>(blocks)) return; \
+    break;
+    MEMBOUND_CASE(Acos)
+    MEMBOUND_CASE(Acosh)
+    MEMBOUND_CASE(Asin)
+    MEMBOUND_CASE(Asinh)
+    MEMBOUND_CASE(Atan)
+    MEMBOUND_CASE(Atanh)
+    MEMBOUND_CASE(Cos)
+    MEMBOUND_CASE(Cosh)
+    MEMBOUND_CASE(Exp)
+    MEMBOUND_CASE(Expm1)
+    MEMBOUND_CASE(Log)
+    MEMBOUND_CASE(Log10)
+    MEMBOUND_CASE(Log1p)
+    MEMBOUND_CASE(Log2)
+    MEMBOUND_CASE(Sin)
+    MEMBOUND_CASE(Sinh)
+    MEMBOUND_CASE(Tan)
+    MEMBOUND_CASE(Tanh)
+#undef MEMBOUND_CASE
     default: break;
   }
   run_blocks<1>(blocks);

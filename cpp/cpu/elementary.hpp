@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/sincos.hpp"
+#include "cpu/exponential.hpp"
+#include "cpu/logarithm.hpp"
+
+// Elementary functions of float64 lanes, within 2^-32 of themselves: rounded to float32 they err by
+// 0.51 ulp at most. Small arguments have series of their own, where 1 would be taken away again.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// exp(x) within 1 ulp: 2^n * exp(r), scaled in two steps so that n may leave the exponent's range.
+template <class A, class V>
+MEMBOUND_ALWAYS_INLINE V exp_of(V x) {
+  using E = Exponential<A>;
+  typedef decltype(x < x) Bits;
+  constexpr A kLowest = sizeof(A) == 4 ? A(-104) : A(-746);
+  constexpr A kHighest = sizeof(A) == 4 ? A(89) : A(710);
+  const V limited = at_most(at_least(x, V{} + kLowest), V{} + kHighest);
+  const V shifted = multiply_add(limited, V{} + E::kLog2E, V{} + E::kWhole);
+  const V n = shifted - E::kWhole;
+  const V high_part = multiply_add(n, V{} - E::kLn2High, limited);
+  const V r = multiply_add(n, V{} - E::kLn2Low, high_part);
+  const V growth = multiply_add(r * r, curve_from<0, E>(r), r);
+  const Bits whole = bit_copy<Bits>(shifted) - bit_copy<Bits>(V{} + E::kWhole);
+  const Bits half = whole >> 1;
+  const V first = bit_copy<V>((half + E::kBias) << E::kFraction);
+  const V second = bit_copy<V>((whole - half + E::kBias) << E::kFraction);
+  return (growth + 1) * first * second;
+}
+
+typedef Logarithm::Bits BitsF64;
+MEMBOUND_ALWAYS_INLINE F64 absolute(F64 x) {
+  return bit_copy<F64>(bit_copy<BitsF64>(x) & ~bit_copy<BitsF64>(-F64{}));
+}
+MEMBOUND_ALWAYS_INLINE F64 with_sign_of(F64 sign, F64 magnitude) {
+  return bit_copy<F64>(bit_copy<BitsF64>(magnitude) |
+                       (bit_copy<BitsF64>(sign) & bit_copy<BitsF64>(-F64{})));
+}
+MEMBOUND_ALWAYS_INLINE F64 square_root(F64 x) {
+  for (int i = 0; i < kVectorBytes / 8; ++i) x[i] = __builtin_sqrt(x[i]);
+  return x;
+}
+// x * (1 + first * y * (1 + second * y))
+MEMBOUND_ALWAYS_INLINE F64 series(F64 x, F64 y, double first, double second) {
+  return x * multiply_add(y * first, multiply_add(y, F64{} + second, F64{} + 1.0), F64{} + 1.0);
+}
+
+MEMBOUND_ALWAYS_INLINE F64 expm1_of(F64 x) {
+  return absolute(x) < 0x1p-10 ? series(x, x, 1 / 2.0, 1 / 3.0) : exp_of<double>(x) - 1;
+}
+MEMBOUND_ALWAYS_INLINE F64 cosh_of(F64 x) {
+  const F64 power = exp_of<double>(absolute(x));
+  return (power + 1 / power) * 0.5;
+}
+MEMBOUND_ALWAYS_INLINE F64 sinh_of(F64 x) {
+  const F64 power = exp_of<double>(absolute(x));
+  const F64 large = with_sign_of(x, (power - 1 / power) * 0.5);
+  return absolute(x) < 0x1p-7 ? series(x, x * x, 1 / 6.0, 1 / 20.0) : large;
+}
+
+// Of x > -1; the next term of the series is x^4 / 5.
+MEMBOUND_ALWAYS_INLINE F64 log1p_of(F64 x) {
+  const F64 small =
+      x * multiply_add(x, multiply_add(x, series(F64{} + 1 / 3.0, x, -3 / 4.0, 0), F64{} - 1 / 2.0),
+                       F64{} + 1.0);
+  return absolute(x) < 0x1p-8 ? small : log_of(1 + x);
+}
+MEMBOUND_ALWAYS_INLINE F64 asinh_of(F64 x) {
+  const F64 size = absolute(x);
+  const F64 large =
+      with_sign_of(x, log_of(size + square_root(multiply_add(size, size, F64{} + 1.0))));
+  return size < 0x1p-6 ? series(x, x * x, -1 / 6.0, -9 / 20.0) : large;
+}
+MEMBOUND_ALWAYS_INLINE F64 acosh_of(F64 x) {
+  return log_of(x + square_root(multiply_add(x, x, F64{} - 1.0)));
+}
+MEMBOUND_ALWAYS_INLINE F64 atanh_of(F64 x) {
+  return absolute(x) < 0x1p-6 ? series(x, x * x, 1 / 3.0, 3 / 5.0)
+                              : log_of((1 + x) / (1 - x)) * 0.5;
+}
+
+struct Arctangent {
+  // (atan(t) / t - 1) / t^2 in t^2 for |t| <= tan(pi / 8), interpolated at Chebyshev nodes: atan(t)
+  // within 2^-38 of itself.
+  static constexpr double kCurve[] = {
+      -0x1.55555555020abp-2, 0x1.9999982560ae5p-3, -0x1.2491c07b53e39p-3, 0x1.c6f683c6210d8p-4,
+      -0x1.71d3963a41f81p-4, 0x1.24425b8f48ccap-4, -0x1.4b348f7c05e77p-5};
+  static constexpr double kSmall = 0x1.a827999fcef32p-2, kLarge = 0x1.3504f333f9de6p1;
+};
+// atan(|x|) = base + atan(t), t = |x|, (|x| - 1) / (|x| + 1) or -1 / |x|.
+MEMBOUND_ALWAYS_INLINE F64 atan_of(F64 x) {
+  const F64 size = absolute(x), zero = {};
+  const auto small = size<Arctangent::kSmall, large = size> Arctangent::kLarge;
+  const F64 t = (small   ? size
+                 : large ? zero - 1.0
+                         : size - 1) /
+                (small   ? zero + 1.0
+                 : large ? size
+                         : size + 1);
+  const F64 base = small ? zero : large ? zero + 0x1.921fb54442d18p0 : zero + 0x1.921fb54442d18p-1;
+  const F64 square = t * t;
+  const F64 rest = t * multiply_add(square, curve_from<0, Arctangent>(square), zero + 1.0);
+  return with_sign_of(x, base + rest);
+}
+MEMBOUND_ALWAYS_INLINE F64 asin_of(F64 x) { return atan_of(x / square_root((1 - x) * (1 + x))); }
+MEMBOUND_ALWAYS_INLINE F64 acos_of(F64 x) { return 2 * atan_of(square_root((1 - x) / (1 + x))); }
+
+struct HalfTurn {
+  // (sin(r) / r - 1) / r^2 in r^2 for |r| <= pi / 2, interpolated at Chebyshev nodes: sin(r) within
+  // 2^-33 of itself.
+  static constexpr double kCurve[] = {-0x1.555555545de10p-3, 0x1.11110fd836a07p-7,
+                                      -0x1.a019043a2fae2p-13, 0x1.719648f903ff1p-19,
+                                      -0x1.9da9693ee0fc4p-26};
+};
+// sin(angle + phase * pi) = (-1)^n sin(r) with angle + phase * pi = n * pi + r.
+MEMBOUND_ALWAYS_INLINE F64 sine_of(F64 angle, double phase) {
+  constexpr double kWhole = 0x1.8p52;  // adding it rounds to an integer
+  constexpr double kInversePi = 0x1.45f306dc9c883p-2;
+  const F64 shifted = phase == 0 ? multiply_add(angle, F64{} + kInversePi, F64{} + kWhole)
+                                 : multiply_add(angle, F64{} + kInversePi, F64{} + phase) + kWhole;
+  const F64 turns = (shifted - kWhole) - phase;
+  const F64 high_part = multiply_add(turns, F64{} - 2 * kRightAngleHighPart, angle);
+  const F64 r = multiply_add(turns, F64{} - 2 * kRightAngleLowPart, high_part);
+  const F64 square = r * r;
+  const F64 sine = r * multiply_add(square, curve_from<0, HalfTurn>(square), F64{} + 1.0);
+  return bit_copy<F64>(bit_copy<BitsF64>(sine) ^ (bit_copy<BitsF64>(shifted) << 63));
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA
