@@ -65,6 +65,9 @@ class Reduction {
         outputs_(kept_.size()),
         count_(reduced_.size()),
         chunks_((count_ + kChunk - 1) / kChunk) {
+    // Sums wrap, for which both have the same bits.
+    if (dtype_ == DType::kUInt64 && problem.source.dtype == DType::kInt64)
+      problem_.source.dtype = dtype_;
     if (problem.kept.rank == 0) problem_.source.strides[0] = 0;
     if (problem.reduced.rank == 0) problem_.reduced_strides[0] = 1;
   }
