@@ -31,6 +31,25 @@ MEMBOUND_ALWAYS_INLINE V exp_of(V x) {
   return (growth + 1) * first * second;
 }
 
+// A function of float32 by one of float64, half a vector at a time.
+template <class Function, class... Floats>
+MEMBOUND_ALWAYS_INLINE F32 by_doubles(Function function, Floats... x) {
+  typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
+  const auto half = [&](auto... part) MEMBOUND_INLINED {
+    return __builtin_convertvector(function(__builtin_convertvector(part, F64)...), Half);
+  };
+  return bit_copy<F32>(
+      Pair<Half>{half(bit_copy<Pair<Half>>(x).first...), half(bit_copy<Pair<Half>>(x).second...)});
+}
+
+template <class Mask>
+MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
+  std::uint64_t words[sizeof(Mask) / 8], all = 0;
+  __builtin_memcpy(words, &mask, sizeof(Mask));
+  for (std::uint64_t word : words) all |= word;
+  return all != 0;
+}
+
 typedef Logarithm::Bits BitsF64;
 MEMBOUND_ALWAYS_INLINE F64 absolute(F64 x) {
   return bit_copy<F64>(bit_copy<BitsF64>(x) & ~bit_copy<BitsF64>(-F64{}));
@@ -107,6 +126,14 @@ MEMBOUND_ALWAYS_INLINE F64 atan_of(F64 x) {
 }
 MEMBOUND_ALWAYS_INLINE F64 asin_of(F64 x) { return atan_of(x / square_root((1 - x) * (1 + x))); }
 MEMBOUND_ALWAYS_INLINE F64 acos_of(F64 x) { return 2 * atan_of(square_root((1 - x) / (1 + x))); }
+
+// Of numbers that are not 0.
+MEMBOUND_ALWAYS_INLINE F64 atan2_of(F64 y, F64 x) {
+  const F64 angle = atan_of(y / x), half_turn = with_sign_of(y, F64{} + 0x1.921fb54442d18p1);
+  return x < 0 ? angle + half_turn : angle;
+}
+// Of x > 0.
+MEMBOUND_ALWAYS_INLINE F64 pow_of(F64 x, F64 y) { return exp_of<double>(y * log_of(x)); }
 
 struct HalfTurn {
   // (sin(r) / r - 1) / r^2 in r^2 for |r| <= pi / 2, interpolated at Chebyshev nodes: sin(r) within

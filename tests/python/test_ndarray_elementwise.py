@@ -415,3 +415,26 @@ def test_float32_functions_by_way_of_float64_err_by_half_an_ulp(name):
     by_libm = (np.abs(x[finite]) > 1e7) & (name in ("cos", "sin", "tan"))
     assert ulps[~by_libm].max() < 0.51
     assert ulps.max() < 1
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("atan2", "arctan2"), ("pow", "power")])
+def test_float32_functions_of_two_by_way_of_float64_err_by_half_an_ulp(name, theirs):
+    rng = np.random.default_rng(5)
+    special = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-42, 3e38, np.inf, -np.inf, np.nan])
+    pairs = np.stack(np.meshgrid(special, special)).reshape(2, -1)
+    drawn = rng.standard_normal((2, 20001)) * 10.0 ** rng.uniform(-3, 3, (2, 20001))
+    bases = np.stack([rng.uniform(0, 4, 9999), rng.uniform(-60, 60, 9999)])
+    x, y = np.concatenate([pairs, drawn, bases], axis=1).astype("float32")
+    with np.errstate(all="ignore"):
+        exact = getattr(np, theirs)(x.astype("float64"), y.astype("float64"))
+        rounded = exact.astype("float32")
+    found = np.asarray(getattr(nd, name)(nd.asarray(x), nd.asarray(y)))
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(found[~finite], rounded[~finite])
+    assert (np.signbit(found) == np.signbit(rounded))[~np.isnan(rounded)].all()
+    ulps = np.abs(found[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite]))
+    assert ulps.max() < 0.51
+    with np.errstate(all="ignore"):
+        exact = getattr(np, theirs)(x.astype("float64"), 2.5).astype("float32")
+    found = np.asarray(getattr(nd, name)(nd.asarray(x), 2.5))
+    np.testing.assert_allclose(found, exact, rtol=2e-7, atol=1e-44)

@@ -48,17 +48,6 @@ struct VectorForm<functors::Log, double> {
   }
 };
 
-// A function of float32 by one of float64, half a vector at a time.
-template <class Function, class... Floats>
-MEMBOUND_ALWAYS_INLINE F32 by_doubles(Function function, Floats... x) {
-  typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
-  const auto half = [&](auto... part) MEMBOUND_INLINED {
-    return __builtin_convertvector(function(__builtin_convertvector(part, F64)...), Half);
-  };
-  return bit_copy<F32>(
-      Pair<Half>{half(bit_copy<Pair<Half>>(x).first...), half(bit_copy<Pair<Half>>(x).second...)});
-}
-
 // Within 2^-35 before rounding, so that exact powers stay exact.
 struct LogOfFloats {
   static constexpr bool kExists = true;
@@ -132,14 +121,6 @@ MEMBOUND_BY_DOUBLES(Cos, sine_of(x, 0.5), (size > 1e7f) | (x != x))
 MEMBOUND_BY_DOUBLES(Sin, sine_of(x, 0), (size > 1e7f) | (x != x))
 MEMBOUND_BY_DOUBLES(Tan, sine_of(x, 0) / sine_of(x, 0.5), (size > 1e7f) | (x != x))
 #undef MEMBOUND_BY_DOUBLES
-
-template <class Mask>
-MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
-  std::uint64_t words[sizeof(Mask) / 8], all = 0;
-  __builtin_memcpy(words, &mask, sizeof(Mask));
-  for (std::uint64_t word : words) all |= word;
-  return all != 0;
-}
 
 // Vectors of a part of the elements, then what is special among them. If the result is the input, a
 // part is copied first, and so is the last one, which is padded with ones.
