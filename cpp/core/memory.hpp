@@ -19,6 +19,12 @@ void deallocate(void* data, std::size_t bytes) noexcept;
 // (128 MiB: 58 -> 13.5 ms).
 MEMBOUND_API void advise_huge_pages(void* data, std::size_t bytes) noexcept;
 
+// Memory that waits to be allocated again; null: none.
+struct FreedBlock {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 // During its lifetime, memory that this thread frees is reused for its next allocations of the same
 // size. A loop whose iterations allocate alike can then run out of memory in the first one only.
 class AllocationCache {
@@ -32,11 +38,7 @@ class AllocationCache {
   bool put_back(void* data, std::size_t bytes) noexcept;  // false if the cache is full
 
  private:
-  struct Block {
-    void* data;
-    std::size_t bytes;
-  };
-  std::array<Block, 8> blocks_{};
+  std::array<FreedBlock, 8> blocks_;
 };
 }  // namespace membound::cpu
 

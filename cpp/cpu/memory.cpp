@@ -56,28 +56,33 @@ bool advise(void* data, std::size_t bytes, int advice) noexcept {
   return last > first && madvise(reinterpret_cast<void*>(first), last - first, advice) == 0;
 }
 
+// The memory of one block of that size, or null.
+template <std::size_t kCount>
+void* take_from(std::array<FreedBlock, kCount>& blocks, std::size_t bytes) noexcept {
+  for (FreedBlock& block : blocks) {
+    if (block.data != nullptr && block.bytes == bytes) return std::exchange(block.data, nullptr);
+  }
+  return nullptr;
+}
+
 // Freed blocks of sizes that malloc maps anew each time: clearing new pages takes the system longer
 // than most kernels. It may take these back whenever it runs short of memory.
 class FreedBlocks {
  public:
   void* take(std::size_t bytes) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return nullptr;
-    for (Block& block : blocks_) {
-      if (block.data != nullptr && block.bytes == bytes) return std::exchange(block.data, nullptr);
-    }
-    return nullptr;
+    return lock ? take_from(blocks_, bytes) : nullptr;
   }
   // Returns what to free instead: the oldest block, or this one.
   void* put(void* data, std::size_t bytes) noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || !is_kept(bytes) || !advise(data, bytes, MADV_FREE)) return data;
-    Block& oldest = blocks_[next_++ % blocks_.size()];
+    FreedBlock& oldest = blocks_[next_++ % blocks_.size()];
     return std::exchange(oldest, {data, bytes}).data;
   }
   void free_all() noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    for (Block& block : blocks_) {
+    for (FreedBlock& block : blocks_) {
       if (lock) free_aligned(std::exchange(block.data, nullptr));
     }
   }
@@ -88,12 +93,8 @@ class FreedBlocks {
   static constexpr std::size_t kLargest = std::size_t{256} << 20;
   static bool is_kept(std::size_t bytes) { return bytes >= kSmallest && bytes <= kLargest; }
 
-  struct Block {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-  };
   std::mutex mutex_;  // only tried: after a fork it may be held by a thread that is not there
-  std::array<Block, 2> blocks_;
+  std::array<FreedBlock, 2> blocks_;
   std::size_t next_ = 0;
 };
 FreedBlocks freed_blocks;
@@ -106,18 +107,13 @@ AllocationCache::AllocationCache(bool wanted) {
 AllocationCache::~AllocationCache() {
   if (thread_cache != this) return;
   thread_cache = nullptr;
-  for (const Block& block : blocks_) free_aligned(block.data);
+  for (const FreedBlock& block : blocks_) free_aligned(block.data);
 }
 
-void* AllocationCache::take(std::size_t bytes) noexcept {
-  for (Block& block : blocks_) {
-    if (block.data != nullptr && block.bytes == bytes) return std::exchange(block.data, nullptr);
-  }
-  return nullptr;
-}
+void* AllocationCache::take(std::size_t bytes) noexcept { return take_from(blocks_, bytes); }
 
 bool AllocationCache::put_back(void* data, std::size_t bytes) noexcept {
-  for (Block& block : blocks_) {
+  for (FreedBlock& block : blocks_) {
     if (block.data != nullptr) continue;
     block = {data, bytes};
     return true;

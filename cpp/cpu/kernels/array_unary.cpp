@@ -175,28 +175,13 @@ bool ran_vectors(const ArrayBlocks& blocks) {
 
 void array_unary(const ArrayBlocks& blocks) {
   switch (blocks.op) {
-#define MEMBOUND_CASE(Name_)                          \
-  case ElementwiseOp::k##Name_:                       \
-    if (ran_vectors<functors::Name_>(blocks)) return; \
+#define MEMBOUND_CASE(Name_, operands_, types_, result_)         \
+  case ElementwiseOp::k##Name_:                                  \
+    if constexpr (VectorForm<functors::Name_, float>::kExists) { \
+      if (ran_vectors<functors::Name_>(blocks)) return;          \
+    }                                                            \
     break;
-    MEMBOUND_CASE(Acos)
-    MEMBOUND_CASE(Acosh)
-    MEMBOUND_CASE(Asin)
-    MEMBOUND_CASE(Asinh)
-    MEMBOUND_CASE(Atan)
-    MEMBOUND_CASE(Atanh)
-    MEMBOUND_CASE(Cos)
-    MEMBOUND_CASE(Cosh)
-    MEMBOUND_CASE(Exp)
-    MEMBOUND_CASE(Expm1)
-    MEMBOUND_CASE(Log)
-    MEMBOUND_CASE(Log10)
-    MEMBOUND_CASE(Log1p)
-    MEMBOUND_CASE(Log2)
-    MEMBOUND_CASE(Sin)
-    MEMBOUND_CASE(Sinh)
-    MEMBOUND_CASE(Tan)
-    MEMBOUND_CASE(Tanh)
+    MEMBOUND_ARRAY_FUNCTORS(MEMBOUND_CASE)
 #undef MEMBOUND_CASE
     default: break;
   }

@@ -160,6 +160,21 @@ __device__ __forceinline__ void finish_row(const ReduceParams<A>& p, Value (&val
   static_cast<Value*>(p.partial)[chunk * p.partial_results + result] = value;
 }
 
+// Which chunk of which result the thread reduces with the other lanes.
+struct RowPart {
+  int lanes, lane;
+  std::int64_t result, chunk;
+  bool is_there;
+};
+template <class A>
+__device__ __forceinline__ RowPart row_part(const ReduceParams<A>& p) {
+  const int lanes = p.config.lanes;
+  const std::int64_t group = std::int64_t{blockIdx.x} * p.config.width + threadIdx.x / lanes;
+  const std::int64_t result = p.chunk_count.quotient(group);
+  return {lanes, static_cast<int>(threadIdx.x) & (lanes - 1), result,
+          group - result * p.config.chunks, result < p.kept.size};
+}
+
 // config.lanes threads reduce one chunk of one result; consecutive lanes read consecutive units.
 // Shared memory: one value per warp. Memory-bound.
 template <class A, class Op>
@@ -168,12 +183,7 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
   using Value = typename Op::Value;
   __shared__ Value of_warps[kReduceThreads / kWarpLanes];
   pdl_wait_and_launch();
-  const int lanes = p.config.lanes, lane = threadIdx.x & (lanes - 1);
-  const std::int64_t group =
-      std::int64_t{blockIdx.x} * p.config.width + threadIdx.x / p.config.lanes;
-  const std::int64_t result = p.chunk_count.quotient(group);
-  const std::int64_t chunk = group - result * p.config.chunks;
-  const bool is_there = result < p.kept.size;
+  const auto [lanes, lane, result, chunk, is_there] = row_part(p);
   std::int64_t at[kArrays] = {};
   Value values[kUnitItems];
 #pragma unroll

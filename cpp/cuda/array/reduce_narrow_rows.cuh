@@ -127,12 +127,7 @@ __global__ void __launch_bounds__(kReduceThreads, kNarrowBlocks<A, Op>)
   using Value = typename Op::Value;
   __shared__ Value of_warps[kReduceThreads / kWarpLanes];
   pdl_wait_and_launch();
-  const int lanes = p.config.lanes, lane = threadIdx.x & (lanes - 1);
-  const std::int64_t group =
-      std::int64_t{blockIdx.x} * p.config.width + threadIdx.x / p.config.lanes;
-  const std::int64_t result = p.chunk_count.quotient(group);
-  const std::int64_t chunk = group - result * p.config.chunks;
-  const bool is_there = result < p.kept.size;
+  const auto [lanes, lane, result, chunk, is_there] = row_part(p);
   std::int64_t at[kArrays] = {};
   Value values[kUnitItems];
 #pragma unroll

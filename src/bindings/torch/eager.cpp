@@ -107,7 +107,7 @@ struct Recorder {
 
 RecorderOf& recorder_of(const char* op) {
   static std::mutex lock;
-  static std::map<std::string, RecorderOf> all;  // whose nodes stay where they are
+  static std::map<std::string, RecorderOf> all;  // references to values stay valid
   const std::lock_guard guard(lock);
   return all[op];
 }
