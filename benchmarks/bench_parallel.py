@@ -303,4 +303,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    # Python's own end aborts when a thread of gloo still frees a tensor: pytorch/pytorch#190489.
+    os._exit(status)

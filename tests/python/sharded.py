@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import re
-import sys
 from typing import Any
 
 import pytest
+import ranks
 import torch
-import torch.distributed as dist
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.fsdp import fully_shard
@@ -305,17 +303,10 @@ def check_data_parallel(mesh: Any, rank: int) -> None:
             torch.testing.assert_close(gradient, theirs.grad)
 
 
-def main() -> None:
-    rank, folder, seed, device = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    torch.set_num_threads(1)
+def checks(rank: int, count: int, device: str) -> None:
     if device == "cuda":
-        torch.cuda.set_device(rank)
         torch.set_default_device(f"cuda:{rank}")
-    store = dist.FileStore(os.path.join(folder, "store"), 2)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=2)
-    mesh = init_device_mesh(device, (2,))
-    torch.manual_seed(seed)
+    mesh = init_device_mesh(device, (count,))
     check_compiled(mesh)  # before an eager call registers the operators with DTensor
     for op in CALLS:
         for placement in (Shard(0), Shard(1), Replicate()):
@@ -325,9 +316,7 @@ def main() -> None:
     check_rotary(mesh)
     check_all_columns(mesh)
     check_data_parallel(mesh, rank)
-    dist.destroy_process_group()
-    print("all right")
 
 
 if __name__ == "__main__":
-    main()
+    ranks.run(checks)

@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import copy
-import os
-import sys
 from typing import Any
 
 import pytest
+import ranks
 import torch
 import torch.distributed as dist
 from test_torch_patch import MODELS, build
@@ -77,23 +76,14 @@ def check(wrap: Any, mesh: Any, name: str, batches: Any, first: bool) -> None:
         assert mt.unpatch(model) == MODELS[name][1]
 
 
-def main() -> None:
-    rank, folder, seed, device = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    torch.set_num_threads(1)
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    store = dist.FileStore(os.path.join(folder, "store"), 2)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=2)
-    mesh = init_device_mesh(device, (2,))
-    batches = torch.randint(3, 128, (2, 2, 9), generator=torch.Generator().manual_seed(seed))
+def checks(rank: int, count: int, device: str) -> None:
+    mesh = init_device_mesh(device, (count,))
+    batches = torch.randint(3, 128, (count, 2, 9)).to(device)
     for first in (True, False):
         for wrap in (by_layer, by_module, compiled_layers, replicated):
-            check(wrap, mesh, "Llama", batches.to(device), first)
-        check(by_module, mesh, "Gemma3Text", batches.to(device), first)
-    dist.destroy_process_group()
-    print("all right")
+            check(wrap, mesh, "Llama", batches, first)
+        check(by_module, mesh, "Gemma3Text", batches, first)
 
 
 if __name__ == "__main__":
-    main()
+    ranks.run(checks)

@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from typing import Any
 
 import last_layers
 import pytest
+import ranks
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -230,18 +228,10 @@ def check_errors(mesh: Any) -> None:
         mt.embedding(outside, weight, validate=True)
 
 
-def main() -> None:
-    rank, folder, seed, device, ranks = int(sys.argv[1]), sys.argv[2], *sys.argv[3:5], sys.argv[5]
-    ranks = int(ranks)
-    torch.set_num_threads(1)
+def checks(rank: int, count: int, device: str) -> None:
     if device == "cuda":
-        torch.cuda.set_device(rank)
         torch.set_default_device(f"cuda:{rank}")
-    store = dist.FileStore(os.path.join(folder, "store"), ranks)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
-    mesh = init_device_mesh(device, (ranks,))
-    torch.manual_seed(int(seed))
+    mesh = init_device_mesh(device, (count,))
     for at, kind in enumerate(last_layers.LOSSES):
         for vocab in (12, 11, 5):  # of 5 columns the last of four ranks has none
             reduction = REDUCTIONS[(at + vocab) % 3]
@@ -259,16 +249,14 @@ def main() -> None:
     check_column_parallel_layer(mesh)
     check_compiled(mesh)
     check_errors(mesh)
-    if ranks == 4:
+    if count == 4:
         grid = init_device_mesh(device, (2, 2))
         for axis in range(2):
             check_layer(grid, 11, "all", "none", [Shard(axis), Replicate()])
             check_logits(grid, 11, "all", "none", [Shard(axis), Replicate()])
             check_logits(grid, 11, "class weights", "mean", [Shard(axis), Replicate()])
             check_embedding(grid, 11, [Shard(axis), Replicate()], axis == 0)
-    dist.destroy_process_group()
-    print("all right")
 
 
 if __name__ == "__main__":
-    main()
+    ranks.run(checks)

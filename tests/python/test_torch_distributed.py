@@ -20,7 +20,7 @@ def run_all(program: str, device: str, folder: Path, seed: int, count: int = 2) 
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program))]
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), str(folder), str(seed % 2**31), device, str(count)],
+            [*command, str(folder), device, str(rank), str(count), str(seed % 2**31)],
             env={**os.environ, **ENVIRONMENT},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
