@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from ndarrays import (
     DEVICES,
+    DTYPES,
     FLOATS,
     INTEGERS,
     assert_same,
@@ -118,6 +119,30 @@ def test_tests(device, case, name):
     result = getattr(nd, name)(strided(array, device), axis=axis, keepdims=keepdims)
     expected = np.asarray(getattr(np, name)(array.astype(bool), axis=axis, keepdims=keepdims))
     assert_same(result, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_element_among_many_decides(device, dtype, seed):
+    """All and any of large arrays, wherever it is; -0. is zero, the lowest integer is not."""
+    rng = np.random.default_rng(seed)
+    lowest = nd.iinfo(getattr(nd, dtype)).min if dtype.startswith("int") else 1
+    for size in (513, 4097, 100_003):
+        zeros = nd.zeros(size, dtype=getattr(nd, dtype), device=device)
+        if dtype in FLOATS:
+            zeros[::3] = -0.0
+        for x in (zeros, zeros[::2], zeros[::-1]):
+            place = int(rng.integers(x.size))
+            assert not nd.any(x)
+            x[place] = lowest
+            assert nd.any(x)
+            assert not nd.all(x)
+            ones = x.copy()
+            ones[:] = lowest
+            assert nd.all(ones)
+            ones[place] = 0
+            assert not nd.all(ones)
+            x[place] = 0
 
 
 @every(values(NUMBERS, finite=True), st.booleans(), st.data(), examples=70)

@@ -56,13 +56,17 @@ class BlockReader {
   bool is_direct() const { return dense_ && operand_.dtype == dtype_; }
   // Elements [first, first + count).
   const void* read(std::int64_t first, std::int64_t count) {
+    return read(first, count, gathered_.bytes);
+  }
+  // The same, in `room` if they are gathered.
+  const void* read(std::int64_t first, std::int64_t count, void* room) {
     if (constant_) return values_.bytes;
     const std::int64_t size = size_in_bytes(operand_.dtype);
-    const void* from = gathered_.bytes;
+    const void* from = room;
     if (dense_) {
       from = static_cast<const char*>(operand_.data) + first * size;
     } else if (!in_one_row(first, count, from)) {
-      gather_elements(dims_, operand_, first, count, gathered_.bytes);
+      gather_elements(dims_, operand_, first, count, room);
     }
     if (operand_.dtype == dtype_) return from;
     table_.array_convert({from, values_.bytes, operand_.dtype, dtype_, count});

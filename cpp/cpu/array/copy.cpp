@@ -67,8 +67,7 @@ void copy_blocks(const ArrayCopy& problem, const ArrayDims& dims, bool non_tempo
                            is_number ? block_elements(read_as) : block, table);
         BlockWriter writer(dims, problem.result, read_as, non_temporal, table);
         each_block(dims, first, last, block, true, [&](std::int64_t at, std::int64_t count) {
-          writer.begin(at, count);
-          const void* values = reader.read(at, count);
+          const void* values = reader.read(at, count, writer.begin(at, count));
           writer.end(at, count, const_cast<void*>(values));
         });
       });

@@ -109,6 +109,10 @@ BadIndex array_index_offsets(const ArrayIndexOffsets& problem) {
   const auto place_of = [](std::int64_t index, std::int64_t extent) {
     return index < 0 ? index + extent : index;
   };
+  const auto is_bad = [&](std::int64_t index, std::int64_t extent) {
+    const std::int64_t place = place_of(index, extent);
+    return place < 0 || place >= extent;
+  };
   parallel_for(dims.size(), kElementsPerPart, [&](std::int64_t first, std::int64_t last) {
     for (int axis = 0; axis < problem.indexed; ++axis) {
       BlockReader reader(dims, problem.indices[axis], DType::kInt64, block, table);
@@ -116,14 +120,16 @@ BadIndex array_index_offsets(const ArrayIndexOffsets& problem) {
       each_block(dims, first, last, block, true, [&](std::int64_t at, std::int64_t count) {
         const auto* indices = static_cast<const std::int64_t*>(reader.read(at, count));
         std::int64_t* to = problem.offsets + at;
+        bool any_bad = false;
         for (std::int64_t i = 0; i < count; ++i) {
-          const std::int64_t place = place_of(indices[i], extent);
-          if (place < 0 || place >= extent) {
-            std::int64_t known = first_bad.load(std::memory_order_relaxed);
-            while (at + i < known && !first_bad.compare_exchange_weak(known, at + i)) {
-            }
+          any_bad |= is_bad(indices[i], extent);
+          to[i] = (axis == 0 ? 0 : to[i]) + place_of(indices[i], extent) * stride;
+        }
+        for (std::int64_t i = 0; any_bad && i < count; ++i) {
+          std::int64_t known = first_bad.load(std::memory_order_relaxed);
+          while (is_bad(indices[i], extent) && at + i < known &&
+                 !first_bad.compare_exchange_weak(known, at + i)) {
           }
-          to[i] = (axis == 0 ? 0 : to[i]) + place * stride;
         }
       });
     }
@@ -134,8 +140,7 @@ BadIndex array_index_offsets(const ArrayIndexOffsets& problem) {
   for (int axis = 0; axis < problem.indexed; ++axis) {
     BlockReader reader(dims, problem.indices[axis], DType::kInt64, block, table);
     const auto index = *static_cast<const std::int64_t*>(reader.read(bad.element, 1));
-    const std::int64_t place = place_of(index, problem.extents[axis]);
-    if (place >= 0 && place < problem.extents[axis]) continue;
+    if (!is_bad(index, problem.extents[axis])) continue;
     bad.axis = axis;
     bad.index = index;
     break;

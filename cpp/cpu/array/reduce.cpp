@@ -11,6 +11,7 @@
 #include "cpu/parallel.hpp"
 #include "cpu/thread_memory.hpp"
 #include "membound/device_buffer.hpp"
+#include "ops/array/operands.hpp"
 
 namespace membound::cpu {
 
@@ -31,7 +32,7 @@ ElementwiseOp pair_op(ReduceOp op) {
 DType total_dtype(ReduceOp op, DType dtype) {
   switch (op) {
     case ReduceOp::kAny:
-    case ReduceOp::kAll: return DType::kBool;
+    case ReduceOp::kAll: return is_integer(dtype) ? unsigned_of(dtype) : DType::kBool;
     case ReduceOp::kMin:
     case ReduceOp::kMax: return kernel_dtype(dtype);
     default: return is_floating(dtype) ? accumulate_dtype(dtype) : DType::kUInt64;
@@ -65,9 +66,8 @@ class Reduction {
         outputs_(kept_.size()),
         count_(reduced_.size()),
         chunks_((count_ + kChunk - 1) / kChunk) {
-    // Sums wrap, for which both have the same bits.
-    if (dtype_ == DType::kUInt64 && problem.source.dtype == DType::kInt64)
-      problem_.source.dtype = dtype_;
+    // Sums wrap, and zeros are zeros: both have the same bits.
+    if (dtype_ == unsigned_of(problem.source.dtype)) problem_.source.dtype = dtype_;
     if (problem.kept.rank == 0) problem_.source.strides[0] = 0;
     if (problem.reduced.rank == 0) problem_.reduced_strides[0] = 1;
   }
@@ -149,14 +149,17 @@ class Reduction {
         source_.strides[dims_.rank++] = of_.problem_.reduced_strides[axis];
       }
       centre_ = of_.problem_.centre;
+      // Extremes may be taken in any order.
+      if (of_.pair_.op == ElementwiseOp::kMinimum || of_.pair_.op == ElementwiseOp::kMaximum)
+        block_ = kBlockBytes / std::max(of_.size_, in_one_row() ? 1 : size_in_bytes(source_.dtype));
     }
     void reduce(std::int64_t output, std::int64_t first, std::int64_t count, char* total) {
       PairwiseCounter counter;
       alignas(8) char stack[kTreeLevels][8];
       int depth = 0;
-      for (std::int64_t at = 0; at < count; at += kTreeBlock) {
+      for (std::int64_t at = 0; at < count; at += block_) {
         char value[8];
-        read_block(output, first + at, std::min(kTreeBlock, count - at), value);
+        read_block(output, first + at, std::min(block_, count - at), value);
         for (int merges = counter.merges_of_next(); merges > 0; --merges)
           take_in(stack[--depth], value);
         std::memcpy(stack[depth++], value, 8);
@@ -166,6 +169,9 @@ class Reduction {
     }
 
    private:
+    bool in_one_row() const {
+      return of_.reduced_.rank == 1 && of_.problem_.reduced_strides[0] == 1;
+    }
     // value = earlier + value, in the place of `value` or, at the end, of the earlier one.
     void take_in(char* earlier, char* value) {
       of_.pair_.apply(earlier, value, 1);
@@ -174,7 +180,7 @@ class Reduction {
     void read_block(std::int64_t output, std::int64_t first, std::int64_t count, char* value) {
       const std::int64_t place = output * of_.count_ + first;
       const void* values = gathered_.bytes;
-      if (of_.reduced_.rank == 1 && of_.problem_.reduced_strides[0] == 1) {
+      if (in_one_row()) {
         values = of_.element(offset_of(dims_, source_.strides, place));
       } else {
         gather_elements(dims_, source_, place, count, gathered_.bytes);
@@ -199,6 +205,7 @@ class Reduction {
     const Reduction& of_;
     ArrayDims dims_;
     ArrayOperand source_, centre_;
+    std::int64_t block_ = kTreeBlock;
     BlockMemory values_, gathered_;
   };
 

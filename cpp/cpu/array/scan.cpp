@@ -5,6 +5,7 @@
 #include "cpu/array/blocks.hpp"
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
+#include "ops/array/operands.hpp"
 
 namespace membound::cpu {
 
@@ -24,6 +25,9 @@ class Scan {
         size_(size_in_bytes(dtype_)),
         last_(rows_.rank - 1) {
     if (problem.rows.rank == 0) problem_.result.strides[0] = problem_.source.strides[0] = 0;
+    // Sums wrap: both have the same bits.
+    for (ArrayOperand* operand : {&problem_.source, &problem_.result})
+      if (dtype_ == unsigned_of(operand->dtype)) operand->dtype = dtype_;
   }
 
   // Neighbouring rows together where their elements lie beside each other; else row by row.
@@ -137,9 +141,13 @@ class Scan {
       const std::int64_t count = std::min(block, length - at);
       T* to = static_cast<T*>(writer.begin(at, count));
       const T* x = static_cast<const T*>(reader.read(at, count));
-      for (std::int64_t i = 0; i < count; ++i) {
-        total = at + i == 0 ? x[i] : sums() ? total + x[i] : total * x[i];
-        to[i] = total;
+      // The first element as it is: 0 + -0.0 would lose its sign.
+      const std::int64_t begin = at == 0 ? 1 : 0;
+      if (at == 0) to[0] = total = x[0];
+      if (sums()) {
+        for (std::int64_t i = begin; i < count; ++i) to[i] = total = total + x[i];
+      } else {
+        for (std::int64_t i = begin; i < count; ++i) to[i] = total = total * x[i];
       }
       writer.end(at, count, to);
     }

@@ -92,6 +92,8 @@ inline void gather_elements(const ArrayDims& dims, const ArrayOperand& from, std
         std::fill_n(to, run, *x);
       } else if (stride == 2) {  // by shuffles
         for (std::int64_t i = 0; i < run; ++i) to[i] = x[2 * i];
+      } else if (stride == -1) {  // by shuffles
+        for (std::int64_t i = 0; i < run; ++i) to[i] = x[-i];
       } else {
         for (std::int64_t i = 0; i < run; ++i) to[i] = x[i * stride];
       }

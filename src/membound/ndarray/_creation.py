@@ -267,9 +267,9 @@ def triu(x: NDArray, /, *, k: int = 0) -> NDArray:
 def _triangle(function: str, x: NDArray, k: int, *, lower: bool) -> NDArray:
     if array_of(function, "x", x).ndim < 2:
         raise ValueError(f"{function}: argument 'x' must have two axes or more, got {x.ndim}")
-    rows = arange(x.shape[-2], device=x.device).expand_dims(1)
+    diagonal = arange(k, k + x.shape[-2], device=x.device).expand_dims(1)
     columns = arange(x.shape[-1], device=x.device)
-    kept = columns - rows <= k if lower else columns - rows >= k
+    kept = columns <= diagonal if lower else columns >= diagonal
     return _core.array_elementwise("where", kept, x, zeros((), dtype=x.dtype, device=x.device))
 
 

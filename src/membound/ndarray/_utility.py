@@ -53,7 +53,8 @@ def diff(
     at = axis_of("diff", axis, array_of("diff", "x", x).ndim)
     if n < 0:
         raise ValueError(f"diff: argument 'n' must be 0 or more, got {n}")
-    result = concat([own for own in (prepend, x, append) if own is not None], axis=at)
+    parts = [own for own in (prepend, x, append) if own is not None]
+    result = x if len(parts) == 1 and n > 0 else concat(parts, axis=at)
     before = (slice(None),) * at
     for _ in range(n):
         result = result[(*before, slice(1, None))] - result[(*before, slice(None, -1))]
