@@ -79,6 +79,25 @@ def check_kind(mesh, options, reduction, checked, rng):
     check_statistics_alone(mine, (logits,), what)
 
 
+def check_log_probs(mesh, options, rng):
+    """Log-probabilities and entropies, and their gradients, of whole arrays."""
+    x, weight = (jnp.asarray(rng.standard_normal(s)) for s in ((*ROWS, WIDTH), (VOCAB, WIDTH)))
+    labels = jnp.asarray(rng.integers(0, VOCAB, ROWS)).at[0, 3:5].set(-100)
+    factors = jnp.asarray(rng.standard_normal((2, *ROWS)))
+    layer = functools.partial(mbj.linear_log_probs, chunk_rows=5, entropy=True, **options)
+
+    def split(x, weight):
+        shared = functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("a")))
+        return shared(lambda x, w: layer(x, w, labels, axis_name="a"), out_specs=P())(x, weight)
+
+    def weighted(function):
+        return results_and_gradients(lambda x, w: (factors * jnp.stack(function(x, w))).sum(), 2)
+
+    right = weighted(lambda x, w: layer(x, w, labels))(x, weight)
+    check_close(weighted(split)(x, weight), right, options)
+    check_statistics_alone(weighted(split), (x, weight), options)
+
+
 def check_rows_too(square, rng):
     """One mesh axis shards the rows, another the vocabulary; the caller adds up the rows."""
     x, weight = (jnp.asarray(rng.standard_normal(s)) for s in ((*ROWS, WIDTH), (VOCAB, WIDTH)))
@@ -143,6 +162,8 @@ def main():
             check_kind(line, options, ("mean", "none", "sum")[at % 3], True, rng)
         check_kind(line, KINDS[-1], "none", True, rng)
         check_kind(line, KINDS[-1], "mean", False, rng)
+        for options in ({}, {"temperature": 0.7, "softcap": 2.0}):
+            check_log_probs(line, options, rng)
         check_rows_too(square, rng)
         check_rare_rows(line, rng)
     print("all right")

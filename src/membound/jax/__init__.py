@@ -51,6 +51,7 @@ from membound.jax._linear_cross_entropy import (
     linear_cross_entropy,
     vocab_parallel_cross_entropy,
 )
+from membound.jax._log_probs import linear_log_probs
 from membound.jax._qk_norm_rope import qk_norm_rope, qk_norm_rope_backward
 from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
 from membound.jax._rms_norm_gated import rms_norm_gated, rms_norm_gated_backward
@@ -79,6 +80,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "linear_cross_entropy",
+    "linear_log_probs",
     "qk_norm_rope",
     "qk_norm_rope_backward",
     "relu2",

@@ -21,6 +21,8 @@ class _Options(NamedTuple):
     axis_name: Any
     loss: Any
     gradient: Any
+    temperature: float = 1.0
+    entropy: bool = False
 
 
 def linear_cross_entropy(
@@ -67,8 +69,8 @@ def linear_cross_entropy(
     }  # fmt: skip
     _arguments.check_arrays("linear_cross_entropy", arrays)
     given = ignore_index, label_smoothing, z_loss, softcap, validate, reduction
-    options = _options("linear_cross_entropy", chunk_rows, axis_name, *given)
-    return _ffi.validated(options.loss.validate, _jitted, *arrays.values(), options)
+    options = options_of("linear_cross_entropy", chunk_rows, axis_name, *given)
+    return _ffi.validated(options.loss.validate, jitted, *arrays.values(), options)
 
 
 def vocab_parallel_cross_entropy(
@@ -103,11 +105,11 @@ def vocab_parallel_cross_entropy(
     arrays = {"logits": logits, "labels": labels, "class_weight": class_weight}
     _arguments.check_arrays(op, arrays)
     given = ignore_index, label_smoothing, z_loss, softcap, False, reduction
-    options = _options(op, 1, axis_name, *given)
+    options = options_of(op, 1, axis_name, *given)
     return _jitted_parallel(logits, labels, class_weight, options)
 
 
-def _options(op, chunk_rows, axis_name, *given):
+def options_of(op, chunk_rows, axis_name, *given):
     *given, validate, reduction = given
     reduction = _arguments.choice(op, reduction, "reduction", ("none", "sum", "mean"))
     chunk_rows = _arguments.index(op, chunk_rows, "chunk_rows")
@@ -144,7 +146,7 @@ def _check(x, weight, labels, bias, class_weight, options):
 
 
 @functools.partial(jax.jit, static_argnums=5)
-def _jitted(x, weight, labels, bias, class_weight, options):
+def jitted(x, weight, labels, bias, class_weight, options):
     _check(x, weight, labels, bias, class_weight, options)
     class_weight = None if class_weight is None else lax.stop_gradient(class_weight)
     given = _sharding.vary_together(x, weight, bias, labels, class_weight)
@@ -184,24 +186,51 @@ def _counted(logits, labels, class_weight, options):
 # --- one chunk of rows ---
 
 
-def _logits(x, weight, bias):
-    logits = x @ weight.T.astype(x.dtype)
-    return logits if bias is None else logits + bias.astype(x.dtype)
+def _logits(x, weight, bias, options):
+    if options.temperature == 1:
+        logits = x @ weight.T.astype(x.dtype)
+        return logits if bias is None else logits + bias.astype(x.dtype)
+    wide = _ffi.statistics_dtype(x)
+    logits = jnp.matmul(x, weight.T.astype(x.dtype), preferred_element_type=wide)
+    logits = logits if bias is None else logits + bias.astype(wide)
+    return (logits / options.temperature).astype(x.dtype)
 
 
 def _losses(logits, labels, class_weight, options):
-    """The loss of each row, or this device's part of it, and lse."""
+    """The loss of each row, or this device's part of it, lse, and so the entropy if wanted."""
     if options.axis_name is not None:
         given = class_weight, options.loss, options.axis_name
-        return _vocab_shards.forward(logits, labels, *given)
-    return _cross_entropy.forward_call(logits, labels, class_weight, options.loss)[:2]
+        loss, lse = _vocab_shards.forward(logits, labels, *given)
+    else:
+        loss, lse = _cross_entropy.forward_call(logits, labels, class_weight, options.loss)[:2]
+    if not options.entropy:
+        return loss, lse
+    p, log_p, _ = _probabilities(logits, lse, options)
+    entropy = jnp.where(jnp.isnan(loss), math.nan, -(p * log_p).sum(-1))
+    return loss, lse, jnp.where(labels == options.loss.ignore_index, 0, entropy)
 
 
-def _slopes(dloss, logits, labels, lse, class_weight, options):
+def _probabilities(logits, lse, options):
+    """The probabilities, their logarithms, and the slopes of capped logits."""
+    values, slope = _vocab_shards.capped(logits.astype(lse.dtype), options.loss.softcap)
+    log_p = values - lse[..., :1] - lse[..., 1:]
+    return jnp.exp(log_p), jnp.maximum(log_p, jnp.finfo(log_p.dtype).min), slope
+
+
+def _slopes(logits, labels, class_weight, options, dloss, lse, *entropies):
+    """The gradient of logits; entropies: their gradient and themselves."""
     given = dloss, logits, labels, lse, class_weight, options.gradient
     if options.axis_name is not None:
-        return _vocab_shards.backward(*given, options.axis_name)
-    return _cross_entropy.backward_call(*given)
+        dlogits = _vocab_shards.backward(*given, options.axis_name)
+    else:
+        dlogits = _cross_entropy.backward_call(*given)
+    if not entropies:
+        return dlogits
+    dentropy, entropy = (each[..., None] for each in entropies)
+    dentropy = jnp.where(labels[..., None] == options.loss.ignore_index, 0, dentropy)
+    p, log_p, slope = _probabilities(logits, lse, options)
+    more = dentropy * p * (log_p + entropy) * slope
+    return (dlogits.astype(more.dtype) - more).astype(logits.dtype)
 
 
 def _chunked(x, labels, *of_rows, options):
@@ -226,26 +255,27 @@ def _joined(chunks, shape):
     return rows[: math.prod(shape)].reshape(*shape, *chunks.shape[2:])
 
 
-def _gradients(x, weight, bias, labels, class_weight, options, dloss=None, lse=None, share=None):
-    """dx, dweight and dbias, in one loop; the losses' sum too, where lse is to be made."""
+def _gradients(x, weight, bias, labels, class_weight, options, of_rows=(), share=None):
+    """dx, dweight and dbias, in one loop; and the losses' sum where there is nothing of_rows.
+
+    of_rows: what _slopes takes of each row, beginning with the gradient of its loss.
+    """
 
     def step(carry, chunk):
         dweight, dbias, total = carry
         x, labels, *of_rows = chunk
-        logits = _logits(x, weight, bias)
-        if of_rows:
-            dloss, lse = of_rows
-        else:
+        logits = _logits(x, weight, bias, options)
+        if not of_rows:
             loss, lse = _losses(logits, labels, class_weight, options)
-            dloss, total = jnp.broadcast_to(share, loss.shape), total + loss.sum()
-        dlogits = _slopes(dloss, logits, labels, lse, class_weight, options)
+            of_rows, total = (jnp.broadcast_to(share, loss.shape), lse), total + loss.sum()
+        dlogits = _slopes(logits, labels, class_weight, options, *of_rows)
         dx = dlogits @ weight.astype(dlogits.dtype)
         dweight = dweight + (dlogits.T @ x).astype(weight.dtype)
         if bias is not None:
             dbias = dbias + dlogits.sum(0).astype(bias.dtype)
         return (dweight, dbias, total), dx
 
-    of_rows = () if dloss is None else (dloss.reshape(-1), lse.reshape(-1, 2))
+    of_rows = [each.reshape(-1, *each.shape[labels.ndim :]) for each in of_rows]
     zeros = jnp.zeros_like(weight), bias if bias is None else jnp.zeros_like(bias)
     total = jnp.zeros((), _ffi.statistics_dtype(x))
     start = _sharding.vary_together(*zeros, total, x)[:3]
@@ -292,7 +322,7 @@ _total.defvjp(_total_saving, _scaled)
 def _rows_and_lse(x, weight, bias, labels, class_weight, options):
     def one(chunk):
         x, labels = chunk
-        return _losses(_logits(x, weight, bias), labels, class_weight, options)
+        return _losses(_logits(x, weight, bias, options), labels, class_weight, options)
 
     found = lax.map(one, _chunked(x, labels, options=options))
     return [_joined(each, labels.shape) for each in found]
@@ -300,18 +330,23 @@ def _rows_and_lse(x, weight, bias, labels, class_weight, options):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _rows(x, weight, bias, labels, class_weight, options):
-    return _rows_and_lse(x, weight, bias, labels, class_weight, options)[0]
+    losses, _, *entropies = _rows_and_lse(x, weight, bias, labels, class_weight, options)
+    return (losses, *entropies) if entropies else losses
 
 
 def _rows_saving(x, weight, bias, labels, class_weight, options):
     given = x, weight, bias, labels, class_weight
-    losses, lse = _rows_and_lse(*given, options)
-    return losses, (*given, lse)
+    losses, lse, *entropies = _rows_and_lse(*given, options)
+    results = (losses, *entropies) if entropies else losses
+    return results, (given, lse, [_summed(each, options) for each in entropies])
 
 
-def _rows_gradient(options, saved, dloss):
-    *given, lse = saved
-    _, gradients = _gradients(*given, options, dloss=dloss, lse=lse)
+def _rows_gradient(options, saved, slopes):
+    given, lse, entropies = saved
+    dloss, *dentropies = (
+        each / options.temperature for each in (slopes if options.entropy else [slopes])
+    )
+    _, gradients = _gradients(*given, options, [dloss, lse, *dentropies, *entropies])
     return *gradients, None, None
 
 
@@ -333,7 +368,7 @@ def _of_logits_saving(logits, labels, class_weight, options):
 
 def _of_logits_gradient(options, saved, dloss):
     logits, labels, class_weight, lse = saved
-    return _slopes(dloss, logits, labels, lse, class_weight, options), None, None
+    return _slopes(logits, labels, class_weight, options, dloss, lse), None, None
 
 
 _of_logits.defvjp(_of_logits_saving, _of_logits_gradient)

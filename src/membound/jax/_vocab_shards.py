@@ -68,7 +68,7 @@ def backward(dloss, logits, labels, lse, class_weight, options, axis):
     # The kernel takes the label of every row to be in our first column, if it is not ours.
     at = jnp.clip(local, 0)[..., None]
     value = jnp.take_along_axis(logits, at, -1).astype(wide)[..., 0]
-    value, slope = _capped(value, options.softcap)
+    value, slope = capped(value, options.softcap)
     p = jnp.exp(value - lse[..., 0] - lse[..., 1])
     value = dloss * (p * factor - jnp.where(own, of_label, 0)) * slope
     value = jnp.where(labels == options.ignore_index, 0, value)
@@ -77,7 +77,7 @@ def backward(dloss, logits, labels, lse, class_weight, options, axis):
     dlogits = flat.reshape(logits.shape)
     if smoothing:
         own_weights = lax.dynamic_slice(all_weights, (first,), (count,))
-        _, slopes = _capped(logits.astype(wide), options.softcap)
+        _, slopes = capped(logits.astype(wide), options.softcap)
         share = jnp.where(labels == options.ignore_index, 0, dloss * smoothing / vocab)
         less = share[..., None] * own_weights * slopes
         dlogits = (dlogits.astype(wide) - less).astype(logits.dtype)
@@ -108,7 +108,7 @@ def _weights(labels, class_weight, wide, vocab, options):
     return jnp.where(labels == options.ignore_index, 0, chosen), everything
 
 
-def _capped(value, softcap):
+def capped(value, softcap):
     if softcap == math.inf:
         return value, 1
     squashed = jnp.tanh(value / softcap)
