@@ -409,15 +409,15 @@ FOLDERS = {
     "cpp/cuda": (165, 26_470),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (273, 38_070),
+    "src": (274, 38_220),
     "src/bindings": (88, 10_070),
     "src/bindings/jax": (11, 680),
-    "src/membound/jax": (22, 3_310),
+    "src/membound/jax": (23, 3_420),
     "src/membound/check": (12, 1_785),
     "src/membound/oracle": (7, 910),
     "src/membound/bench": (11, 1_480),
     "src/membound/autograd": (7, 1_640),
-    "src/membound/ndarray": (19, 2_450),
+    "src/membound/ndarray": (19, 2_490),
     "src/membound/needle": (6, 720),
 }
 

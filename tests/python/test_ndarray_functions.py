@@ -137,6 +137,8 @@ def test_taking(device, array, data):
 def test_triangles(device, array, k):
     x = strided(array, device)
     assert_same(nd.tril(x, k=k), np.tril(array, k))
+    assert_same(nd.tril(x, k=2**70), array)
+    assert_same(nd.triu(x, k=2**70), np.zeros_like(array))
     assert_same(nd.triu(x, k=k), np.triu(array, k))
     assert_same(nd.eye(4, 3, k=k, device=device), np.eye(4, 3, k))
     if array.dtype == np.int64:
@@ -263,13 +265,26 @@ WRONG = [
     (lambda x: nd.take(x, nd.asarray([2]), axis=0), IndexError, "2"),
     (lambda x: nd.matmul(x, x), ValueError, "matmul"),
     (lambda x: x @ 2, TypeError, "int"),
+    (lambda x: nd.take(x, nd.asarray([2**64 - 1], dtype=nd.uint64), axis=0), IndexError, "take"),
+    (lambda x: nd.take_along_axis(x, nd.full((2, 3), 2**63, dtype=nd.uint64)), IndexError, "take_"),
     (lambda x: nd.tensordot(x, x, axes=1), ValueError, "tensordot"),
+    (lambda x: nd.tensordot(x, x, axes=-1), ValueError, "tensordot.*'axes'.*-1"),
+    (lambda x: nd.repeat(x, -1), ValueError, "repeat.*'repeats'.*-1"),
+    (lambda x: nd.repeat(x, nd.asarray([-1, 3]), axis=0), ValueError, "repeat.*'repeats'"),
+    (lambda x: nd.repeat(x, nd.asarray([1.0, 2.0]), axis=0), TypeError, "repeats.*float64"),
+    (lambda x: nd.diff(x, prepend=0), TypeError, "diff.*'prepend'.*int"),
+    (lambda x: nd.sort(x, descending=1), TypeError, "sort.*'descending'.*int"),
+    (lambda x: nd.argsort(x, stable=None), TypeError, "argsort.*'stable'.*None"),
+    (lambda x: nd.cumulative_sum(x[0], include_initial=1), TypeError, "'include_initial'.*int"),
     (lambda x: nd.vecdot(x, x, axis=0), ValueError, "vecdot.*'axis'.*negative"),
     (lambda _: nd.zeros((-1,)), ValueError, "-1"),
     (lambda _: nd.zeros("3"), TypeError, "zeros.*'shape'.*str"),
     (lambda _: nd.zeros(2, device="tpu"), ValueError, "tpu"),
     (lambda _: nd.arange(0, 3, 0), ValueError, "arange"),
+    (lambda _: nd.arange(127, 129, dtype=nd.int8), ValueError, "arange.*128.*int8"),
+    (lambda _: nd.arange(-1, 2, dtype=nd.uint8), ValueError, "arange.*-1.*uint8"),
     (lambda _: nd.linspace(0, 1, -1), ValueError, "linspace"),
+    (lambda _: nd.linspace(0, 300, 4, dtype=nd.uint8), TypeError, "linspace.*'dtype'.*uint8"),
     (lambda _: nd.asarray([[1], [1, 2]]), ValueError, "asarray"),
     (lambda _: nd.asarray([1j]), TypeError, "complex"),
     (lambda _: nd.asarray("text"), TypeError, "str"),

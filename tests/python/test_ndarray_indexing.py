@@ -212,6 +212,23 @@ def test_values_that_an_assignment_does_not_take(dtype, value, error, key):
     assert not nd.any(x)
 
 
+@pytest.mark.parametrize("key", [0, slice(0, 1), nd.asarray([0]), nd.asarray([True, False])])
+def test_one_value_is_taken_by_every_kind_of_key(key):
+    for dtype, value in (("uint64", nd.asarray(1)), ("int8", nd.uint64), ("bool", 1)):
+        x = nd.zeros(2, dtype=getattr(nd, dtype))
+        x[key] = nd.asarray(1, dtype=value) if value is nd.uint64 else value
+        assert x.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("key", "value"), [([0, 9], 1), (nd.asarray([2**63], dtype=nd.uint64), 1)])
+def test_errors_name_what_was_written(key, value):
+    x = nd.zeros(3)
+    with pytest.raises(IndexError, match=r"^indexing: index [0-9]+ is out of range"):
+        x[key]
+    with pytest.raises(IndexError, match=r"^__setitem__: index [0-9]+ is out of range"):
+        x[key] = value
+
+
 def test_assignment_casts_within_a_kind():
     x = nd.zeros(2, dtype=nd.float32)
     x[0] = nd.asarray(1.5, dtype=nd.float64)

@@ -42,9 +42,12 @@ NDArray arange(Scalar start, Scalar stop, Scalar step, DType dtype, Device devic
   if (whole) {
     const auto from = static_cast<std::uint64_t>(start.integer);
     const auto by = static_cast<std::uint64_t>(step.integer);
-    return filled<std::int64_t>(count, dtype, device, [&](std::int64_t i) {
+    const auto at = [&](std::int64_t i) {
       return static_cast<std::int64_t>(from + static_cast<std::uint64_t>(i) * by);
-    });
+    };
+    if (count > 0 && is_integer(dtype) && dtype != DType::kUInt64)
+      for (const std::int64_t end : {at(0), at(count - 1)}) check_scalar(end, dtype, kOp);
+    return filled<std::int64_t>(count, dtype, device, at);
   }
   return filled<double>(count, dtype, device,
                         [&](std::int64_t i) { return first + static_cast<double>(i) * pace; });
@@ -53,7 +56,9 @@ NDArray arange(Scalar start, Scalar stop, Scalar step, DType dtype, Device devic
 NDArray linspace(double start, double stop, std::int64_t count, DType dtype, Device device,
                  bool endpoint) {
   constexpr const char* kOp = "linspace";
-  check_array_dtype(dtype, kOp, "dtype");
+  MEMBOUND_CHECK(is_floating(dtype), TypeMismatch, kOp,
+                 "argument 'dtype' must be float16, bfloat16, float32 or float64, got ",
+                 dtype_name(dtype));
   MEMBOUND_CHECK(count >= 0, InvalidArgument, kOp, "argument 'num' must not be negative, got ",
                  count);
   const std::int64_t parts = endpoint ? count - 1 : count;

@@ -8,6 +8,7 @@
 #include "core/check.hpp"
 #include "core/route.hpp"
 #include "membound/array/copy.hpp"
+#include "membound/array/elementwise.hpp"
 #include "ops/array/operands.hpp"
 
 namespace membound::array {
@@ -20,7 +21,9 @@ NDArray as_indices(const NDArray& indices, Device device, const char* op) {
   MEMBOUND_CHECK(is_integer(indices.dtype()), TypeMismatch, op,
                  "argument 'indices' must be integers, got ", dtype_name(indices.dtype()));
   check_same_device(indices, device, op, "indices");
-  return indices.astype(DType::kInt64);
+  if (indices.dtype() != DType::kUInt64) return indices.astype(DType::kInt64);
+  // What int64 does not hold is beyond every axis, and must not become negative.
+  return minimum(indices, INT64_MAX).astype(DType::kInt64);
 }
 
 // Element offsets of the places that index arrays of one shape name, checked.

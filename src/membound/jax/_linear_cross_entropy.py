@@ -4,6 +4,7 @@
 
 import functools
 import math
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -70,7 +71,7 @@ def linear_cross_entropy(
     _arguments.check_arrays("linear_cross_entropy", arrays)
     given = ignore_index, label_smoothing, z_loss, softcap, validate, reduction
     options = options_of("linear_cross_entropy", chunk_rows, axis_name, *given)
-    return _ffi.validated(options.loss.validate, jitted, *arrays.values(), options)
+    return called(*arrays.values(), options)
 
 
 def vocab_parallel_cross_entropy(
@@ -109,6 +110,15 @@ def vocab_parallel_cross_entropy(
     return _jitted_parallel(logits, labels, class_weight, options)
 
 
+def called(*given):
+    """Of arrays and options; the errors on values name the function of the options."""
+    options = given[-1].loss
+    try:
+        return _ffi.validated(options.validate, _jitted, *given)
+    except ValueError as error:
+        raise ValueError(re.sub("^cross_entropy:", f"{options.op}:", str(error))) from None
+
+
 def options_of(op, chunk_rows, axis_name, *given):
     *given, validate, reduction = given
     reduction = _arguments.choice(op, reduction, "reduction", ("none", "sum", "mean"))
@@ -130,10 +140,10 @@ def _check(x, weight, labels, bias, class_weight, options):
     op = options.loss.op
     _arguments.check_rows(op, x, "x")
     _arguments.check_floating(op, weight, "weight")
-    if weight.ndim != 2 or weight.shape[1] != x.shape[-1]:
+    if weight.ndim != 2 or weight.shape[0] == 0 or weight.shape[1] != x.shape[-1]:
         raise ValueError(
-            f"{op}: argument 'weight' must have shape (vocab, {x.shape[-1]}), as wide as 'x', got "
-            f"{weight.shape}"
+            f"{op}: argument 'weight' must have shape (vocab, {x.shape[-1]}), as wide as 'x' and "
+            f"not empty, got {weight.shape}"
         )
     if bias is not None:
         _arguments.check_floating(op, bias, "bias")
@@ -146,7 +156,7 @@ def _check(x, weight, labels, bias, class_weight, options):
 
 
 @functools.partial(jax.jit, static_argnums=5)
-def jitted(x, weight, labels, bias, class_weight, options):
+def _jitted(x, weight, labels, bias, class_weight, options):
     _check(x, weight, labels, bias, class_weight, options)
     class_weight = None if class_weight is None else lax.stop_gradient(class_weight)
     given = _sharding.vary_together(x, weight, bias, labels, class_weight)
@@ -206,7 +216,7 @@ def _losses(logits, labels, class_weight, options):
     if not options.entropy:
         return loss, lse
     p, log_p, _ = _probabilities(logits, lse, options)
-    entropy = jnp.where(jnp.isnan(loss), math.nan, -(p * log_p).sum(-1))
+    entropy = jnp.where(jnp.isnan(loss), math.nan, 0.0 - (p * log_p).sum(-1))
     return loss, lse, jnp.where(labels == options.loss.ignore_index, 0, entropy)
 
 
@@ -214,7 +224,9 @@ def _probabilities(logits, lse, options):
     """The probabilities, their logarithms, and the slopes of capped logits."""
     values, slope = _vocab_shards.capped(logits.astype(lse.dtype), options.loss.softcap)
     log_p = values - lse[..., :1] - lse[..., 1:]
-    return jnp.exp(log_p), jnp.maximum(log_p, jnp.finfo(log_p.dtype).min), slope
+    # XLA may make the logits here again, and rounds them otherwise than those that lse is of.
+    log_p = log_p - jnp.log(_summed(jnp.exp(log_p).sum(-1, keepdims=True), options))
+    return jnp.exp(log_p), jnp.clip(log_p, jnp.finfo(log_p.dtype).min, 0), slope
 
 
 def _slopes(logits, labels, class_weight, options, dloss, lse, *entropies):

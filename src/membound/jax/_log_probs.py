@@ -4,7 +4,7 @@
 
 import math
 
-from membound.jax import _arguments, _ffi, _linear_cross_entropy
+from membound.jax import _arguments, _linear_cross_entropy
 
 
 def linear_log_probs(
@@ -47,20 +47,14 @@ def linear_log_probs(
     options = _linear_cross_entropy.options_of(
         op, chunk_rows, axis_name, ignore_index, 0.0, 0.0, softcap, validate, "none"
     )
-    # What is divided is capped by the quotient.
-    loss, gradient = (
-        each._replace(softcap=each.softcap / temperature)
-        for each in (options.loss, options.gradient)
-    )
+    cap = options.loss.softcap / temperature  # of what is divided
     options = options._replace(
-        loss=loss,
-        gradient=gradient,
+        loss=options.loss._replace(softcap=cap),
+        gradient=options.gradient._replace(softcap=cap),
         temperature=temperature,
         entropy=_arguments.flag(op, entropy, "entropy"),
     )
-    found = _ffi.validated(
-        loss.validate, _linear_cross_entropy.jitted, *arrays.values(), None, options
-    )
+    found = _linear_cross_entropy.called(*arrays.values(), None, options)
     if not entropy:
         return 0.0 - found  # without the sign of zeros
     losses, entropies = found

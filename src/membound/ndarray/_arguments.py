@@ -35,6 +35,13 @@ def arrays_of(function: str, arrays: Iterable[Any]) -> tuple[NDArray, ...]:
     return found
 
 
+def flag_of(function: str, name: str, value: Any) -> bool:
+    """Return value if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{function}: argument '{name}' must be a bool, got {type_name(value)}")
+    return value
+
+
 def axis_of(function: str, axis: Any, rank: int, name: str = "axis") -> int:
     """Return an axis counted from the front."""
     try:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from membound import _core
@@ -267,8 +268,10 @@ def triu(x: NDArray, /, *, k: int = 0) -> NDArray:
 def _triangle(function: str, x: NDArray, k: int, *, lower: bool) -> NDArray:
     if array_of(function, "x", x).ndim < 2:
         raise ValueError(f"{function}: argument 'x' must have two axes or more, got {x.ndim}")
-    diagonal = arange(k, k + x.shape[-2], device=x.device).expand_dims(1)
-    columns = arange(x.shape[-1], device=x.device)
+    rows, columns = x.shape[-2:]
+    first = max(-rows, min(operator.index(k), columns))
+    diagonal = arange(first, first + rows, device=x.device).expand_dims(1)
+    columns = arange(columns, device=x.device)
     kept = columns <= diagonal if lower else columns >= diagonal
     return _core.array_elementwise("where", kept, x, zeros((), dtype=x.dtype, device=x.device))
 

@@ -8,7 +8,9 @@ all others.
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 from membound import _core
@@ -23,7 +25,8 @@ Gather = tuple[NDArray, tuple[NDArray, ...], int]
 
 def get(x: NDArray, key: Any) -> NDArray:
     """Return x[key] of a key with arrays, a copy."""
-    return _core.array_gather(*_gather_of(x, key))
+    with _named("gather", "indexing"):
+        return _core.array_gather(*_gather_of(x, key))
 
 
 def set(x: NDArray, key: Any, value: Any) -> None:
@@ -31,9 +34,21 @@ def set(x: NDArray, key: Any, value: Any) -> None:
     is_mask = isinstance(key, NDArray) and key.dtype == "bool" and key.shape == x.shape
     if is_mask and not (isinstance(value, NDArray) and value.ndim):
         # Needs no number of elements, so a GPU is not waited for.
-        x[...] = _core.array_elementwise("where", key, value, x)
+        one = _core.array_empty((), x.dtype, x.device)
+        one[...] = value
+        x[...] = _core.array_elementwise("where", key, one, x)
         return
-    _core.array_scatter(*_gather_of(x, key), value)
+    with _named("scatter", "__setitem__"):
+        _core.array_scatter(*_gather_of(x, key), value)
+
+
+@contextlib.contextmanager
+def _named(function: str, name: str) -> Iterator[None]:
+    """Let the errors of a function have the name that the caller wrote."""
+    try:
+        yield
+    except (IndexError, TypeError, ValueError) as error:
+        raise type(error)(str(error).replace(f"{function}:", f"{name}:", 1)) from None
 
 
 def _gather_of(x: NDArray, key: Any) -> Gather:
@@ -134,7 +149,8 @@ def take(x: NDArray, indices: NDArray, /, *, axis: int | None = None) -> NDArray
         raise ValueError(f"take: argument 'indices' must be a vector, got shape {indices.shape}")
     if axis is None and x.ndim != 1:
         raise ValueError(f"take: argument 'axis' must be given for an x of {x.ndim} axes, got None")
-    return _core.array_take(x, indices, axis_of("take", axis or 0, x.ndim))
+    with _named("gather", "take"):
+        return _core.array_take(x, indices, axis_of("take", axis or 0, x.ndim))
 
 
 def take_along_axis(x: NDArray, indices: NDArray, /, *, axis: int = -1) -> NDArray:

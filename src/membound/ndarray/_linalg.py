@@ -56,7 +56,8 @@ def tensordot(
     if isinstance(axes, Sequence):
         of_x1, of_x2 = (tuple(own) for own in axes)
     else:
-        count = operator.index(axes)
+        if (count := operator.index(axes)) < 0:
+            raise ValueError(f"tensordot: argument 'axes' must not be negative, got {count}")
         of_x1, of_x2 = tuple(range(x1.ndim - count, x1.ndim)), tuple(range(count))
     of_x1 = axes_of("tensordot", of_x1, x1.ndim, "axes")
     of_x2 = axes_of("tensordot", of_x2, x2.ndim, "axes")

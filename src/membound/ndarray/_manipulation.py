@@ -293,12 +293,18 @@ def repeat(x: NDArray, repeats: int | NDArray, /, *, axis: int | None = None) ->
         return repeat(reshape(x, (-1,)), repeats, axis=0)
     at = axis_of("repeat", axis, x.ndim)
     if isinstance(repeats, NDArray):
+        if not repeats.dtype.name.startswith(("int", "uint")):
+            raise TypeError(f"repeat: argument 'repeats' must be integers, got {repeats.dtype}")
         each = repeats.broadcast_to((x.shape[at],))
+        if each.size and _core.array_reduce("min", each, None, False).item() < 0:
+            raise ValueError("repeat: argument 'repeats' must not have a negative number")
         ends = _core.array_scan("cumulative_sum", each, 0)
         total = int(ends[-1].item()) if x.shape[at] else 0
         counted = arange(total, dtype=ends.dtype, device=x.device)
         return _core.array_take(x, searchsorted(ends, counted, side="right"), at)
     times = operator.index(repeats)
+    if times < 0:
+        raise ValueError(f"repeat: argument 'repeats' must not be negative, got {times}")
     before, length, after = x.shape[:at], x.shape[at], x.shape[at + 1 :]
     spread = x[_along(at + 1, None)].broadcast_to((*before, length, times, *after))
     return reshape(spread, (*before, length * times, *after), copy=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from membound import _core
 from membound._core import NDArray
-from membound.ndarray._arguments import array_of, axis_of
+from membound.ndarray._arguments import array_of, axis_of, flag_of
 
 
 def sort(
@@ -18,7 +18,8 @@ def sort(
     array([3, 2, 1])
     """
     at = axis_of("sort", axis, array_of("sort", "x", x).ndim)
-    return _core.array_sort(x, at, descending, stable)
+    flag_of("sort", "stable", stable)
+    return _core.array_sort(x, at, flag_of("sort", "descending", descending), stable)
 
 
 def argsort(
@@ -30,4 +31,5 @@ def argsort(
     array([1, 2, 0])
     """
     at = axis_of("argsort", axis, array_of("argsort", "x", x).ndim)
-    return _core.array_argsort(x, at, descending, stable)
+    flag_of("argsort", "stable", stable)
+    return _core.array_argsort(x, at, flag_of("argsort", "descending", descending), stable)

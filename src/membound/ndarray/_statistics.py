@@ -12,7 +12,7 @@ from typing import Any
 
 from membound import _core
 from membound._core import NDArray
-from membound.ndarray._arguments import DTypeLike, array_of, axis_of
+from membound.ndarray._arguments import DTypeLike, array_of, axis_of, flag_of
 
 Axes = int | tuple[int, ...] | None
 
@@ -147,4 +147,5 @@ def _cumulative(
     if axis is None and array_of(name, "x", x).ndim != 1:
         raise ValueError(f"{name}: argument 'axis' must be given for an x of {x.ndim} axes")
     at = axis_of(name, axis or 0, array_of(name, "x", x).ndim)
+    flag_of(name, "include_initial", include_initial)
     return _core.array_scan(name, x, at, dtype, include_initial)

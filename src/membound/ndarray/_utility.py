@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from membound import _core
 from membound._core import NDArray
 from membound.ndarray._arguments import array_of, axis_of
@@ -51,9 +53,10 @@ def diff(
     array([3, 5])
     """
     at = axis_of("diff", axis, array_of("diff", "x", x).ndim)
-    if n < 0:
+    if operator.index(n) < 0:
         raise ValueError(f"diff: argument 'n' must be 0 or more, got {n}")
-    parts = [own for own in (prepend, x, append) if own is not None]
+    given = ("prepend", prepend), ("x", x), ("append", append)
+    parts = [array_of("diff", name, own) for name, own in given if own is not None]
     result = x if len(parts) == 1 and n > 0 else concat(parts, axis=at)
     before = (slice(None),) * at
     for _ in range(n):
