@@ -249,6 +249,15 @@ def test_grids(device, indexing):
             assert_same(x, array)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
+def test_a_scalar_of_numpy_has_its_dtype(dtype):
+    number = np.dtype(dtype).type(1)
+    assert_same(nd.asarray(number), np.asarray(number))
+    assert nd.asarray(number, dtype=nd.float64).dtype == nd.float64
+    with pytest.raises(ValueError, match="copy=False"):
+        nd.asarray(number, copy=False)
+
+
 WRONG = [
     (lambda x: nd.reshape(x, (4,)), ValueError, "reshape.*6 elements.*(4,)"),
     (lambda x: nd.reshape(x, (-1, -1)), ValueError, "reshape"),

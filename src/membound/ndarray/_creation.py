@@ -44,6 +44,8 @@ def asarray(
            [3., 4.]], dtype=float32)
     """
     wanted = None if dtype is None else _core.array_dtype(dtype)
+    if type(obj).__module__ == "numpy" and hasattr(obj, "item") and not hasattr(obj, "__dlpack__"):
+        wanted, obj = wanted or _core.array_dtype(obj.dtype), obj.item()  # a scalar of NumPy
     if isinstance(obj, bool | int | float | complex | list | tuple):
         if copy is False:
             raise ValueError("asarray: copy=False takes arrays only: a sequence has to be copied")
