@@ -226,6 +226,18 @@ def test_creation(device, dtype):
         assert nd.arange(3, **options).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("last", [2**63 - 1, 2**64 - 1, -(2**63) + 4])
+def test_ranges_beyond_the_integers_of_doubles(last):
+    dtype = nd.uint64 if last > 2**63 else nd.int64
+    for step in (1, 2, 3):
+        assert nd.arange(last - 4, last, step, dtype=dtype).tolist() == list(
+            range(last - 4, last, step)
+        )
+        assert nd.arange(last, last - 4, -step, dtype=dtype).tolist() == list(
+            range(last, last - 4, -step)
+        )
+
+
 @every(st.floats(-9, 9), st.floats(-9, 9), st.integers(0, 9), st.booleans(), examples=30)
 def test_equal_distances(device, start, stop, count, endpoint):
     result = nd.linspace(start, stop, count, endpoint=endpoint, device=device)
@@ -292,6 +304,7 @@ WRONG = [
     (lambda _: nd.arange(0, 3, 0), ValueError, "arange"),
     (lambda _: nd.arange(127, 129, dtype=nd.int8), ValueError, "arange.*128.*int8"),
     (lambda _: nd.arange(-1, 2, dtype=nd.uint8), ValueError, "arange.*-1.*uint8"),
+    (lambda _: nd.arange(-1, 2, dtype=nd.uint64), ValueError, "arange.*-1.*uint64"),
     (lambda _: nd.linspace(0, 1, -1), ValueError, "linspace"),
     (lambda _: nd.linspace(0, 300, 4, dtype=nd.uint8), TypeError, "linspace.*'dtype'.*uint8"),
     (lambda _: nd.asarray([[1], [1, 2]]), ValueError, "asarray"),

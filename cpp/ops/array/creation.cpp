@@ -18,6 +18,26 @@ double real_of(Scalar scalar) {
                                                 : static_cast<double>(scalar.integer);
 }
 
+// Of a number that is not floating; int64 and uint64 fit.
+__int128 whole_of(Scalar scalar) {
+  return scalar.kind == Scalar::Kind::kUnsigned ? __int128{scalar.natural}
+                                                : __int128{scalar.integer};
+}
+void check_whole(__int128 number, DType dtype, const char* op) {
+  if (number > INT64_MAX) return check_scalar(static_cast<std::uint64_t>(number), dtype, op);
+  check_scalar(static_cast<std::int64_t>(number), dtype, op);
+}
+
+// Numbers before `stop`: exactly, where doubles are too coarse.
+double length_of(Scalar start, Scalar stop, Scalar step) {
+  for (const Scalar& one : {start, stop, step}) {
+    if (one.kind == Scalar::Kind::kFloating)
+      return std::ceil((real_of(stop) - real_of(start)) / real_of(step));
+  }
+  const __int128 by = whole_of(step), distance = whole_of(stop) - whole_of(start);
+  return static_cast<double>(distance / by + (distance % by != 0 && (distance > 0) == (by > 0)));
+}
+
 template <class T, class Element>
 NDArray filled(std::int64_t count, DType dtype, Device device, Element element) {
   NDArray values = NDArray::empty({count}, ArrayDType<T>::value);
@@ -34,20 +54,18 @@ NDArray arange(Scalar start, Scalar stop, Scalar step, DType dtype, Device devic
   const double first = real_of(start), pace = real_of(step);
   MEMBOUND_CHECK(pace != 0 && std::isfinite(pace), InvalidArgument, kOp,
                  "argument 'step' must be finite and not 0, got ", pace);
-  const double length = std::ceil((real_of(stop) - first) / pace);
+  const double length = length_of(start, stop, step);
   MEMBOUND_CHECK(length <= 0x1p55, InvalidArgument, kOp,
                  "the range must have at most 2^55 elements");
   const auto count = static_cast<std::int64_t>(length > 0 ? length : 0);
   const bool whole = start.kind != Scalar::Kind::kFloating && step.kind != Scalar::Kind::kFloating;
-  if (whole) {
-    const auto from = static_cast<std::uint64_t>(start.integer);
-    const auto by = static_cast<std::uint64_t>(step.integer);
-    const auto at = [&](std::int64_t i) {
-      return static_cast<std::int64_t>(from + static_cast<std::uint64_t>(i) * by);
-    };
-    if (count > 0 && is_integer(dtype) && dtype != DType::kUInt64)
-      for (const std::int64_t end : {at(0), at(count - 1)}) check_scalar(end, dtype, kOp);
-    return filled<std::int64_t>(count, dtype, device, at);
+  if (whole && is_integer(dtype)) {
+    const __int128 from = whole_of(start), by = whole_of(step);
+    if (count > 0)
+      for (const __int128 end : {from, from + (count - 1) * by}) check_whole(end, dtype, kOp);
+    return filled<std::uint64_t>(count, dtype, device, [&](std::int64_t i) {
+      return static_cast<std::uint64_t>(from + i * by);
+    });
   }
   return filled<double>(count, dtype, device,
                         [&](std::int64_t i) { return first + static_cast<double>(i) * pace; });

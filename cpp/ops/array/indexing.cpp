@@ -104,19 +104,23 @@ struct Places {
   }
 };
 
-}  // namespace
-
-NDArray gather(const NDArray& x, const std::vector<NDArray>& indices, int first_axis) {
-  constexpr const char* kOp = "gather";
-  check_array_dtype(x.dtype(), kOp, "x");
-  const Places places(x, indices, first_axis, kOp);
+NDArray gathered(const NDArray& x, const std::vector<NDArray>& indices, int first_axis,
+                 const char* op) {
+  check_array_dtype(x.dtype(), op, "x");
+  const Places places(x, indices, first_axis, op);
   NDArray result = NDArray::empty(places.shape, x.dtype(), x.device());
   if (result.size() == 0) return result;
   ArrayGather problem = places.problem(x, indices.size());
   problem.is_scatter = false;
-  problem.other = operand_of(result, places.shape, kOp);
-  move_elements(problem, x.device(), kOp);
+  problem.other = operand_of(result, places.shape, op);
+  move_elements(problem, x.device(), op);
   return result;
+}
+
+}  // namespace
+
+NDArray gather(const NDArray& x, const std::vector<NDArray>& indices, int first_axis) {
+  return gathered(x, indices, first_axis, "gather");
 }
 
 void scatter(NDArray& x, const std::vector<NDArray>& indices, int first_axis,
@@ -136,7 +140,7 @@ void scatter(NDArray& x, const std::vector<NDArray>& indices, int first_axis,
 }
 
 NDArray take(const NDArray& x, const NDArray& indices, int axis) {
-  return gather(x, {indices}, geometry::normalised_axis(axis, x.rank(), "take"));
+  return gathered(x, {indices}, geometry::normalised_axis(axis, x.rank(), "take"), "take");
 }
 
 NDArray take_along_axis(const NDArray& x, const NDArray& given, int axis) {

@@ -111,12 +111,17 @@ def vocab_parallel_cross_entropy(
 
 
 def called(*given):
-    """Of arrays and options; the errors on values name the function of the options."""
+    """The results of arrays, then options."""
     options = given[-1].loss
     try:
         return _ffi.validated(options.validate, _jitted, *given)
     except ValueError as error:
-        raise ValueError(re.sub("^cross_entropy:", f"{options.op}:", str(error))) from None
+        raise _named(options.op, error) from None
+
+
+def _named(op, error):
+    """An error of cross_entropy with the name of the function that was called."""
+    return type(error)(re.sub("^cross_entropy:", f"{op}:", str(error)))
 
 
 def options_of(op, chunk_rows, axis_name, *given):
@@ -129,7 +134,7 @@ def options_of(op, chunk_rows, axis_name, *given):
         kind = _cross_entropy.resolved
         found = _arguments.static("cross_entropy", kind, *given, "none", validate, *[False] * 3)
     except (TypeError, ValueError) as error:
-        raise type(error)(str(error).replace("cross_entropy:", f"{op}:", 1)) from None
+        raise _named(op, error) from None
     if validate and axis_name is not None:
         raise ValueError(f"{op}: argument 'validate' must be False with 'axis_name', got True")
     backward = _arguments.options_of_backward(found)

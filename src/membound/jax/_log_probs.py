@@ -57,5 +57,4 @@ def linear_log_probs(
     found = _linear_cross_entropy.called(*arrays.values(), None, options)
     if not entropy:
         return 0.0 - found  # without the sign of zeros
-    losses, entropies = found
-    return 0.0 - losses, entropies
+    return 0.0 - found[0], found[1]

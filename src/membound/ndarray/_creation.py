@@ -28,8 +28,8 @@ def asarray(
     """Make an array of a number, of nested sequences, or of an array of any library.
 
     Args:
-        obj: an NDArray, a bool, int or float, nested lists or tuples of them, or an object with
-            DLPack or the buffer protocol, whose memory is shared where dtype and device allow it.
+        obj: an NDArray, a number of Python or NumPy, nested lists or tuples of them, or an object
+            with DLPack or the buffer protocol, whose memory is shared where dtype and device allow.
         dtype: of the result; by default that of the object, bool, int64 or float64 for numbers.
         device: of the result; by default that of the object, the CPU for numbers.
         copy: True copies, False never does, None only where there is no other way.

@@ -8,9 +8,7 @@ all others.
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 from membound import _core
@@ -25,8 +23,10 @@ Gather = tuple[NDArray, tuple[NDArray, ...], int]
 
 def get(x: NDArray, key: Any) -> NDArray:
     """Return x[key] of a key with arrays, a copy."""
-    with _named("gather", "indexing"):
+    try:
         return _core.array_gather(*_gather_of(x, key))
+    except (IndexError, TypeError, ValueError) as error:
+        raise _named("indexing", error, "gather") from None
 
 
 def set(x: NDArray, key: Any, value: Any) -> None:
@@ -38,17 +38,17 @@ def set(x: NDArray, key: Any, value: Any) -> None:
         one[...] = value
         x[...] = _core.array_elementwise("where", key, one, x)
         return
-    with _named("scatter", "__setitem__"):
-        _core.array_scatter(*_gather_of(x, key), value)
-
-
-@contextlib.contextmanager
-def _named(function: str, name: str) -> Iterator[None]:
-    """Let the errors of a function have the name that the caller wrote."""
     try:
-        yield
+        _core.array_scatter(*_gather_of(x, key), value)
     except (IndexError, TypeError, ValueError) as error:
-        raise type(error)(str(error).replace(f"{function}:", f"{name}:", 1)) from None
+        raise _named("__setitem__", error, "scatter") from None
+
+
+def _named(name: str, error: Exception, function: str) -> Exception:
+    """Return the error of a function with the name that the caller wrote."""
+    text = str(error)
+    rest = text.removeprefix(f"{function}:")
+    return error if rest == text else type(error)(f"{name}:{rest}")
 
 
 def _gather_of(x: NDArray, key: Any) -> Gather:
@@ -149,8 +149,7 @@ def take(x: NDArray, indices: NDArray, /, *, axis: int | None = None) -> NDArray
         raise ValueError(f"take: argument 'indices' must be a vector, got shape {indices.shape}")
     if axis is None and x.ndim != 1:
         raise ValueError(f"take: argument 'axis' must be given for an x of {x.ndim} axes, got None")
-    with _named("gather", "take"):
-        return _core.array_take(x, indices, axis_of("take", axis or 0, x.ndim))
+    return _core.array_take(x, indices, axis_of("take", axis or 0, x.ndim))
 
 
 def take_along_axis(x: NDArray, indices: NDArray, /, *, axis: int = -1) -> NDArray:
