@@ -76,6 +76,31 @@ def test_patched_decoding_has_the_graph_of_the_model(name, seed):
     torch.testing.assert_close(patched_logits, logits, rtol=2e-2, atol=2e-2)
 
 
+def guards(model):
+    """How many conditions of a compiled decoding step each call checks."""
+    seen = []
+
+    def count(entries):
+        seen.append(len(entries))
+        return [True] * len(entries)
+
+    decode(model, options={"guard_filter_fn": count})
+    torch.compiler.reset()
+    return seen[-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_patched_layers_add_at_most_one_guard_to_decoding(name, seed):
+    def of_two_layers(patch):
+        models = [build(name, torch.float32, seed, num_hidden_layers=count) for count in (2, 4)]
+        for model in models if patch else ():
+            mt.patch(model)
+        few, many = map(guards, models)
+        return many - few
+
+    assert of_two_layers(patch=True) <= of_two_layers(patch=False) + 2
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_graphs_have_our_operators(name, seed):
     model = build(name, torch.float32, seed)

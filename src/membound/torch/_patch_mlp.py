@@ -140,8 +140,11 @@ def _gating(known: tuple[Any, ...]) -> Any:
 
     def gating(projection, act, gate, up, limit):
         """``projection(act(gate) * up)``; up None: gate packs both, limit: both are clamped."""
-        ours, traces = is_known(act) and _are_alike(gate, up, limit), dynamo_traces()
-        if not ours or (traces and left_to_compiler(gate, up)):
+        # Under Dynamo a read of act is a guard, which each step of a compiled model checks.
+        traces = dynamo_traces()
+        if (traces and left_to_compiler(gate, up)) or not (
+            is_known(act) and _are_alike(gate, up, limit)
+        ):
             result = _as_it_was(act, gate, up, limit)
             return result if projection is None else projection(result)
         options = {"kind": kind, "alpha": alpha, "limit": limit}

@@ -268,8 +268,10 @@ def _norm_forward(cls, names, norm, gate_name, gated, mixes, axes, stays, by_aut
         form = norm if gate is None else gated
         if form is None or x is None or (rest and any(one is not None for one in rest)):
             return None
-        if dynamo_traces() and left_to_compiler(
-            x, gate, _parameter(self, "weight"), _parameter(self, "bias")
+        # Under Dynamo a read of a module is a guard, which each step of a compiled model checks.
+        if dynamo_traces() and (
+            not torch.is_grad_enabled()
+            or left_to_compiler(x, gate, _parameter(self, "weight"), _parameter(self, "bias"))
         ):
             return None
         if not mixes and not _is_of_one_dtype(self, x):
