@@ -107,6 +107,10 @@ void run_rows(const CrossEntropyProblem& p, const Weights<A>& weights, CrossEntr
     std::fill_n(rows.low, rows.rows, 0.0);
     read_numbers<A>(p.lse, first, rows.rows, rows.top);
     if (p.lse_low.data != nullptr) read_numbers<A>(p.lse_low, first, rows.rows, rows.low);
+    if (rows.has_dentropy) {
+      read_numbers<A>(p.entropy, first, rows.rows, rows.entropy);
+      read_numbers<A>(p.dentropy, first, rows.rows, rows.dentropy);
+    }
   }
   table.cross_entropy(rows);
   if (rows.lse_known) return;
@@ -114,6 +118,7 @@ void run_rows(const CrossEntropyProblem& p, const Weights<A>& weights, CrossEntr
   write_numbers<A>(rows.top, p.lse, first, rows.rows);
   write_numbers<A>(rows.low, p.lse_low, first, rows.rows);
   write_numbers<A>(rows.z_loss, p.z_loss, first, rows.rows);
+  write_numbers<A>(rows.entropy, p.entropy, first, rows.rows);
   for (std::int64_t i = 0; rows.wants_predictions && i < rows.rows; ++i) {
     set_prediction(p.predictions, first + i, rows.prediction[i]);
   }
@@ -162,6 +167,8 @@ void run_all(const CrossEntropyProblem& problem, const Weights<A>& weights,
     part.cols = rows.cols;
     part.lse_known = problem.loss.data == nullptr;
     part.wants_predictions = problem.predictions.data != nullptr;
+    part.has_dentropy = problem.dentropy.data != nullptr;
+    part.wants_entropy = problem.entropy.data != nullptr && !part.has_dentropy;
     part.logits_row_stride = rows.logits_row_stride;
     part.logits_col_stride = rows.logits_col_stride;
     part.dlogits_row_stride = rows.dlogits_row_stride;

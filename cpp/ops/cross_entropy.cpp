@@ -38,10 +38,6 @@ void check_labels(const CrossEntropyProblem& p, const ConstTensorView& labels, c
   }
 }
 
-RowNumbers numbers_of(const ConstTensorView& view, int axes, const char* op, const char* argument) {
-  return {view.data, row_layout(view, axes, op, argument)};
-}
-
 void check_class_weights(const ConstTensorView& weight, const ConstTensorView& logits,
                          const char* op) {
   check_same_device(weight, logits, op, "weight", "logits");
@@ -75,6 +71,7 @@ void check_results(const ConstTensorView& logits, const ConstTensorView& labels,
                                                                {"predictions", also.predictions},
                                                                {"row_losses", also.row_losses},
                                                                {"row_z_losses", also.row_z_losses},
+                                                               {"entropy", also.entropy},
                                                                {"dlogits", also.dlogits}};
   const std::pair<const char*, const ConstTensorView*> read[] = {
       {"logits", &logits}, {"labels", &labels}, {"weight", weight}, {"dloss", dloss}};
@@ -93,6 +90,10 @@ void check_results(const ConstTensorView& logits, const ConstTensorView& labels,
 }
 
 }  // namespace
+
+RowNumbers row_numbers(const ConstTensorView& view, const char* op, const char* argument) {
+  return {view.data, row_layout(view, view.rank, op, argument)};
+}
 
 CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
                                           const ConstTensorView& labels,
@@ -129,7 +130,7 @@ CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
   problem.logits_col_stride = column_stride(logits);
   problem.labels = token_integers(labels, op, "labels");
   if (weight != nullptr) problem.weight = {weight->data, weight->dtype, column_stride(*weight)};
-  if (dloss != nullptr) problem.dloss = numbers_of(*dloss, dloss->rank, op, "dloss");
+  if (dloss != nullptr) problem.dloss = row_numbers(*dloss, op, "dloss");
   if (options.validate) check_labels(problem, labels, op);
   return problem;
 }
@@ -145,7 +146,7 @@ void check_lse(const ConstTensorView& lse, const ConstTensorView& logits, const 
 
 void set_lse(CrossEntropyProblem& problem, const ConstTensorView& lse, const char* op) {
   const int axes = lse.rank - 1;
-  problem.lse = numbers_of(lse, axes, op, "lse");
+  problem.lse = {lse.data, row_layout(lse, axes, op, "lse")};
   problem.lse_low = problem.lse;
   const auto bytes = static_cast<std::int64_t>(dtype_size(lse.dtype));
   problem.lse_low.data = static_cast<const char*>(lse.data) + lse.strides[axes] * bytes;
@@ -162,6 +163,7 @@ void cross_entropy(const ConstTensorView& logits, const ConstTensorView& labels,
   check_loss_like(loss, "out", logits, options, kOp);
   if (also.lse != nullptr) check_lse(*also.lse, logits, kOp);
   if (also.z_loss != nullptr) check_loss_like(*also.z_loss, "z_loss", logits, options, kOp);
+  if (also.entropy != nullptr) check_row_statistic(*also.entropy, "entropy", logits, "logits", kOp);
   if (also.predictions != nullptr) {
     check_same_device(*also.predictions, logits, kOp, "predictions", "logits");
     check_dtype(*also.predictions, labels.dtype, kOp, "predictions");
@@ -180,11 +182,12 @@ void cross_entropy(const ConstTensorView& logits, const ConstTensorView& labels,
   check_results(logits, labels, weight, dloss, loss, also, kOp);
   const TensorView& row_losses = reduces ? *also.row_losses : loss;
   const TensorView* row_z_losses = reduces ? also.row_z_losses : also.z_loss;
-  problem.loss = numbers_of(row_losses, row_losses.rank, kOp, "out");
+  problem.loss = row_numbers(row_losses, kOp, "out");
   if (row_z_losses != nullptr) {
-    problem.z_loss = numbers_of(*row_z_losses, row_z_losses->rank, kOp, "z_loss");
+    problem.z_loss = row_numbers(*row_z_losses, kOp, "z_loss");
   }
   if (also.lse != nullptr) set_lse(problem, *also.lse, kOp);
+  if (also.entropy != nullptr) problem.entropy = row_numbers(*also.entropy, kOp, "entropy");
   if (also.predictions != nullptr) {
     problem.predictions = token_integers(*also.predictions, kOp, "predictions");
   }

@@ -37,6 +37,8 @@ struct CrossEntropyProblem {
   RowNumbers lse;             // null: not wanted
   RowNumbers lse_low;         // the low part of lse, to be added to it; null: none
   RowNumbers z_loss;          // null: not wanted
+  RowNumbers entropy;         // null: not wanted; read where dentropy is given
+  RowNumbers dentropy;        // null: none
   TokenIntegers predictions;  // written, data null: not wanted
   CrossEntropyOptions options;
   std::int64_t rows, cols;  // cols at least 1; rows too, unless there is a reduction
@@ -67,6 +69,7 @@ CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
 // An lse in two parts along its last axis.
 void check_lse(const ConstTensorView& lse, const ConstTensorView& logits, const char* op);
 void set_lse(CrossEntropyProblem& problem, const ConstTensorView& lse, const char* op);
+RowNumbers row_numbers(const ConstTensorView& view, const char* op, const char* argument);
 
 namespace cpu {
 void cross_entropy(const CrossEntropyProblem& problem);

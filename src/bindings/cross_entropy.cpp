@@ -17,6 +17,7 @@ nb::object call_jax(const ArrayCall& call, const CrossEntropyArguments& a) {
   call.check_jax_absent(a.dloss, "dloss", "whose gradients jax.grad takes");
   call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
   call.check_jax_absent(a.row_losses, "row_losses", "which cannot be written");
+  call.check_jax_absent(a.entropy, "entropy", "which cannot be written");
   nb::dict keywords = cross_entropy_keywords(a);
   for (const auto& [value, name] : {std::pair{a.return_lse, "return_lse"},
                                     {a.return_z_loss, "return_z_loss"},
@@ -58,6 +59,10 @@ class Results {
       returned_.append(made(nullptr, wanted, "predictions", predictions_));
       also_.predictions = &predictions_.view;
     }
+    if (given(a.entropy)) {
+      call.read_output(a.entropy, "entropy", entropy_);
+      also_.entropy = &entropy_.view;
+    }
     if (given(a.dlogits)) {
       call.read_output(a.dlogits, "dlogits", dlogits_);
       also_.dlogits = &dlogits_.view;
@@ -87,7 +92,7 @@ class Results {
 
   const ArrayCall& call_;
   PyObject* logits_;
-  LoadedArray loss_, lse_, z_loss_, predictions_, dlogits_, row_losses_, row_z_losses_;
+  LoadedArray loss_, lse_, z_loss_, predictions_, dlogits_, row_losses_, row_z_losses_, entropy_;
   CrossEntropyResults also_;
   nb::list returned_;
   nb::object held_[2];
@@ -115,7 +120,7 @@ nb::object call_cross_entropy(const CrossEntropyArguments& a) {
     cross_entropy(logits.view, labels.view, weight, dloss, options, results.loss(), results.also(),
                   stream);
   }
-  call.mark_written({a.out, a.row_losses, a.dlogits});
+  call.mark_written({a.out, a.row_losses, a.entropy, a.dlogits});
   return results.returned();
 }
 

@@ -13,6 +13,8 @@ constexpr const char* kName = "cross_entropy_backward";
 
 nb::object call_jax(const ArrayCall& call, const CrossEntropyBackwardArguments& a) {
   call.check_jax_absent(a.dlogits, "dlogits", "which cannot be written");
+  call.check_jax_absent(a.entropy, "entropy", "which have no gradients of entropies");
+  call.check_jax_absent(a.dentropy, "dentropy", "which have no gradients of entropies");
   call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
   return nb::module_::import_("membound.jax")
       .attr(kName)(nb::handle(a.dloss), nb::handle(a.logits),
@@ -34,6 +36,8 @@ nb::object call_cross_entropy_backward(const CrossEntropyBackwardArguments& a) {
   call.read_input(a.lse, "lse", lse);
   const OptionalInput weight(call, a.weight, "weight");
   const OptionalInput dloss = loss_gradient(call, a.dloss, options, kName);
+  const OptionalInput entropy(call, a.entropy, "entropy");
+  const OptionalInput dentropy(call, a.dentropy, "dentropy");
   const nb::object result = call.output(a.dlogits, a.logits, logits.view, "dlogits", dlogits);
   nb::object held;
   const bool wants_scale = options.reduction == Reduction::kMean && logits.view.device.is_cuda();
@@ -44,7 +48,7 @@ nb::object call_cross_entropy_backward(const CrossEntropyBackwardArguments& a) {
     const StreamView stream = call.stream(logits.view.device);
     const GilRelease released(is_long_on_cpu(logits.view));
     cross_entropy_backward(dloss, logits.view, labels.view, lse.view, weight, options, dlogits.view,
-                           wants_scale ? &scale.view : nullptr, stream);
+                           wants_scale ? &scale.view : nullptr, stream, {entropy, dentropy});
   }
   call.mark_written({a.dlogits});
   return result;

@@ -197,10 +197,12 @@ std::vector<HostileCall> token_calls() {
         {"labels", kI64, kRows},
         {"lse", kF32, {kA, kB, 2}},
         {"weight", kF32, {kCols}, true},
-        x_like("dlogits")},
+        x_like("dlogits"),
+        rows_like("entropy", true),
+        rows_like("dentropy", true)},
        [](const Views& v) {
          cross_entropy_backward(v.maybe_in(0), v.in(1), v.in(2), v.in(3), v.maybe_in(4), {},
-                                v.out(5), nullptr, stream());
+                                v.out(5), nullptr, stream(), {v.maybe_in(6), v.maybe_in(7)});
        }},
   };
 }

@@ -94,10 +94,11 @@ long run(const Case& c, const Target& target) {
   Matrix logits(c.format, c.rows, c.cols, c.layout), out(c.format, c.rows, c.cols, c.layout);
   Matrix dloss(wide, 1, c.rows, {}), loss(wide, 1, c.rows, {}), lse(wide, c.rows, 2, {});
   Matrix z_loss(wide, 1, c.rows, {}), losses(wide, 1, c.rows, {}), z_losses(wide, 1, c.rows, {});
-  Matrix weight(wide, 1, c.cols, {1, 0, 2});
+  Matrix weight(wide, 1, c.cols, {1, 0, 2}), entropy(wide, 1, c.rows, {});
   for (Matrix* one : {&logits, &dloss, &weight}) one->fill();
   if (is_mean) loss.fill(), z_loss.fill();  // the rest of the array must not be written
-  for (Matrix* one : {&logits, &dloss, &loss, &lse, &out, &z_loss, &losses, &z_losses, &weight}) {
+  for (Matrix* one :
+       {&logits, &dloss, &loss, &lse, &out, &z_loss, &losses, &z_losses, &weight, &entropy}) {
     one->upload(target);
   }
   Labels labels(c.rows, c.cols, is_mean, target), predictions(c.rows, c.cols, true, target);
@@ -113,13 +114,16 @@ long run(const Case& c, const Target& target) {
     const ConstTensorView* const weights = has_options ? &classes : nullptr;
     const TensorView lse_view = lse.view(side), written = out.view(side),
                      z_view = loss_view(z_loss, side, c.with), rows = losses.vector(side),
-                     z_rows = z_losses.vector(side), predicted = predictions.view(side);
+                     z_rows = z_losses.vector(side), predicted = predictions.view(side),
+                     entropies = entropy.vector(side);
+    const ConstTensorView known = entropies, slopes = losses.vector(side);
     CrossEntropyResults also;
     also.lse = &lse_view;
     also.dlogits = c.backward ? nullptr : &written;
     if (has_options) {
       also.z_loss = &z_view;
       also.predictions = &predicted;
+      also.entropy = &entropies;
     }
     if (is_mean) {
       also.row_losses = &rows;
@@ -129,12 +133,14 @@ long run(const Case& c, const Target& target) {
                   options, loss_view(loss, side, c.with), also, target.stream);
     if (c.backward) {
       cross_entropy_backward(&given, logits.view(side), labels.view(side), lse_view, weights,
-                             options, written, nullptr, target.stream);
+                             options, written, nullptr, target.stream,
+                             is_mean ? EntropyGradient{&known, &slopes} : EntropyGradient{});
     }
   }
   // Sums of a row are rounded, and 2^x is used instead of e^x.
   const double slack = (c.format.dtype == DType::kFloat64 ? 1e-13 : 2e-5) * (has_options ? 4 : 1);
   long wrong = loss.wrong(target, slack) + lse.wrong(target, slack) + out.wrong(target, slack);
+  if (has_options) wrong += entropy.wrong(target, slack);
   if (has_options) wrong += z_loss.wrong(target, slack) + predictions.wrong(target);
   if (is_mean) wrong += losses.wrong(target, slack) + z_losses.wrong(target, slack);
   return wrong;

@@ -406,11 +406,11 @@ def names_say_the_idea(root: Path) -> list[str]:
 # says why; one that makes a folder smaller lowers its figure.
 DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
 FOLDERS = {
-    "cpp/cuda": (165, 26_470),
+    "cpp/cuda": (165, 26_570),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
-    "src": (274, 38_220),
-    "src/bindings": (88, 10_070),
+    "src": (274, 38_240),
+    "src/bindings": (88, 10_085),
     "src/bindings/jax": (11, 680),
     "src/membound/jax": (23, 3_420),
     "src/membound/check": (12, 1_785),

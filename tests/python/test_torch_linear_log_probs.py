@@ -93,21 +93,6 @@ def test_of_16_bits(device, temperature, generator):
         torch.testing.assert_close(one.double(), exact, rtol=2**-5, atol=2**-4)
 
 
-def test_many_logits_in_parts(generator, monkeypatch):
-    """Entropies are computed for a few rows at a time, whatever their number and width."""
-    module = __import__("membound.torch._last_layer", fromlist=["_"])
-    *leaves, labels = last_layers.drawn(generator)
-    run = lambda: mt.linear_log_probs(*leaves[:2], labels, leaves[2], entropy=True)  # noqa: E731
-    right = run()
-    wanted = torch.autograd.grad(sum(one.sum() for one in right), leaves)
-    for logits in (1, 33, 40):
-        monkeypatch.setattr(module, "_WIDE_LOGITS", logits)
-        found = run()
-        torch.testing.assert_close(found, right)
-        got = torch.autograd.grad(sum(one.sum() for one in found), leaves)
-        torch.testing.assert_close(got, wanted)
-
-
 def test_masked_vocabulary_and_padding(generator):
     """Logits of -inf have no part in an entropy; rows to ignore may hold anything."""
     x, weight, bias, labels = last_layers.drawn(generator)

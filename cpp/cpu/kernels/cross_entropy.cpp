@@ -42,6 +42,7 @@ class CrossEntropy {
   struct Sums {
     A top = -kInfinity<A>;
     double powers = 0, distances = 0, weight = 0;
+    double entropy = 0;  // of powers times distances from the largest logit
   };
 
   const A* class_weights() const { return static_cast<const A*>(rows_.numbers.class_weights); }
@@ -83,11 +84,13 @@ class CrossEntropy {
       store(rows_.low + row, low);
       store(rows_.z_loss + row, z_loss != 0 ? z : F64{});
       store(rows_.loss + row, z_loss != 0 ? loss + z : loss);
+      if (!rows_.wants_entropy) continue;
+      store(rows_.entropy + row, low + load<F64>(entropies_ + row) / load<F64>(powers_ + row));
     }
   }
   template <bool kCapped>
   void compute_sums() {
-    if (class_weights() != nullptr) return sum_blocks<kCapped>();
+    if (class_weights() != nullptr || rows_.wants_entropy) return sum_blocks<kCapped>();
     if (rows_.cols <= kStep) return sum_narrow<1, kCapped>();
     if constexpr (!kCapped) {
       if (rows_.cols <= 2 * kStep) return sum_narrow<2, false>();
@@ -105,6 +108,7 @@ class CrossEntropy {
     rows_.top[row] = counts ? static_cast<double>(sums.top) : absent(row);
     at_label_[row] = counts ? at_label : 0;
     distances_[row] = counts ? sums.distances : 0;
+    entropies_[row] = counts ? sums.entropy : absent(row);
     if (!counts) rows_.weight[row] = 0;
   }
   MEMBOUND_ALWAYS_INLINE double absent(std::int64_t row) const {
@@ -212,6 +216,7 @@ class CrossEntropy {
     const A highest = largest_logit<T>(logits, count);
     const A top = highest > sums.top ? highest : sums.top;
     if (smooths_) add_distances(sums, logits, first, count, top);
+    if (rows_.wants_entropy) add_entropy(sums, logits, count, top);
     add(sums, top,
         sum_of_powers<T>(Powers<T, Logits>{logits, base_of(top), nullptr}, count,
                          rows_.prefetch_distance != 0 ? later : nullptr));
@@ -236,6 +241,17 @@ class CrossEntropy {
     sums.weight += weights == nullptr
                        ? static_cast<double>(count)
                        : static_cast<double>(sum_of_class_weights<T>(weights, count));
+  }
+  // To be called before `top` becomes that of the sums.
+  template <class Logits>
+  MEMBOUND_ALWAYS_INLINE void add_entropy(Sums& sums, const Logits& logits, std::int64_t count,
+                                          A top) const {
+    if (sums.powers != 0) {
+      const double higher = static_cast<double>(top) - static_cast<double>(sums.top);
+      sums.entropy = (sums.entropy + sums.powers * higher) * __builtin_exp(-higher);
+    }
+    const EntropyTerms<T, Logits> terms{logits, base_of(top)};
+    sums.entropy += static_cast<double>(sum_of_entropy<T>(terms, count)) * kUnshift;
   }
   // The column of the largest logit, the first of several; NaN counts as larger than any, as in
   // NumPy.
@@ -267,14 +283,14 @@ class CrossEntropy {
   template <bool kCapped>
   void compute_gradients() {
     compute_shares();
-    if (class_weights() == nullptr && rows_.logits_col_stride == 1 &&
-        rows_.dlogits_col_stride == 1) {
+    const bool general = class_weights() != nullptr || rows_.has_dentropy;
+    if (!general && rows_.logits_col_stride == 1 && rows_.dlogits_col_stride == 1) {
       if (rows_.cols <= kStep) return write_narrow<1, kCapped>();
       if (!kCapped && rows_.cols <= 2 * kStep) return write_narrow<2, false>();
     }
     each_gradient([&](const GradientNumbers<A>& numbers, std::int64_t row) {
-      class_weights() == nullptr ? write_blocks<kCapped, false>(numbers, row)
-                                 : write_blocks<kCapped, true>(numbers, row);
+      general ? write_blocks<kCapped, true>(numbers, row)
+              : write_blocks<kCapped, false>(numbers, row);
     });
     if (rows_.bypass_cache) stream_fence();
   }
@@ -305,13 +321,16 @@ class CrossEntropy {
                  : weight;
     const double less = dloss * smoothing / cols;
     const double of_label = class_weights() == nullptr ? less : less * weight;
-    return {static_cast<A>(dloss * (all + 2 * rows_.numbers.z_loss * weight * lse) * shares_[row] *
-                           kUnshift),
+    const double dentropy = rows_.has_dentropy ? rows_.dentropy[row] : 0;
+    const double excess = rows_.has_dentropy ? rows_.entropy[row] - low_[row] : 0;
+    const double factor = dloss * (all + 2 * rows_.numbers.z_loss * weight * lse);
+    return {static_cast<A>((factor - dentropy * excess) * shares_[row] * kUnshift),
             static_cast<A>(less),
             static_cast<A>(of_label + dloss * (1 - smoothing) * weight),
             top,
             cap_,
             inverse_cap_,
+            static_cast<A>(dentropy * shares_[row] * kUnshift),
             class_weights()};
   }
   // Rows of one or two steps: the label's column is selected within the vector.
@@ -337,7 +356,7 @@ class CrossEntropy {
     });
   }
   // Writes all columns as if none were the label's, then overwrites that one.
-  template <bool kCapped, bool kWeighted>
+  template <bool kCapped, bool kGeneral>
   MEMBOUND_ALWAYS_INLINE void write_blocks(const GradientNumbers<A>& numbers, std::int64_t row) {
     const T* const from = logits_of(row);
     T* const out = dlogits_of(row);
@@ -349,10 +368,10 @@ class CrossEntropy {
       T* const to = rows_.dlogits_col_stride == 1 ? out + first : out_copy_;
       const CacheHints hints{rows_.bypass_cache && to != out_copy_ && to_boundary(to) == 0,
                              rows_.prefetch_distance};
-      write_gradients<T, kCapped, kWeighted>(numbers, x, first, count, to, hints);
+      write_gradients<T, kCapped, kGeneral>(numbers, x, first, count, to, hints);
       if (to == out_copy_) scatter(out, rows_.dlogits_col_stride, first, count, out_copy_);
     });
-    const V dx = gradient<T, kCapped>(numbers, at_label, V{} + numbers.at_label_less);
+    const V dx = gradient<T, kCapped, kGeneral>(numbers, at_label, V{} + numbers.at_label_less);
     write_partial(out + label * rows_.dlogits_col_stride, Pair<V>{dx, dx}, 1);
   }
   void clear(std::int64_t row) const {
@@ -374,7 +393,7 @@ class CrossEntropy {
   CrossEntropyRows& rows_;
   const bool capped_, smooths_;
   const A cap_, inverse_cap_;
-  double powers_[kMost], at_label_[kMost], distances_[kMost];  // of each row
+  double powers_[kMost], at_label_[kMost], distances_[kMost], entropies_[kMost];  // of each row
   double low_[kMost], shares_[kMost];  // of each row: lse less the largest logit, as stored
   alignas(kVectorBytes) A values_[kBlock<T>];
   T copy_[kBlock<T>], out_copy_[kBlock<T>];

@@ -29,7 +29,7 @@ struct CrossEntropyRows {
   CrossEntropyNumbers numbers;
   std::int64_t rows, cols;
   std::int64_t logits_row_stride, logits_col_stride, dlogits_row_stride, dlogits_col_stride;
-  bool lse_known, wants_predictions;
+  bool lse_known, wants_predictions, wants_entropy, has_dentropy;
   bool bypass_cache;  // for dlogits
   std::int64_t prefetch_distance;
   // Per row:
@@ -40,6 +40,7 @@ struct CrossEntropyRows {
   // else written. Double keeps the digits of float32 losses; the gradient rounds it.
   double top[kMost], low[kMost];
   double loss[kMost], z_loss[kMost];
+  double entropy[kMost], dentropy[kMost];  // the former is read if has_dentropy
   std::int64_t prediction[kMost];
 };
 

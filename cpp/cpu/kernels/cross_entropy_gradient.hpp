@@ -10,14 +10,15 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
 // Constants of a row: logit l has the gradient (factor * 2^kPowerShift * exp(l - top) - less) *
-// slope, with `less` times the class weight if there are any.
+// slope, with `less` times the class weight if there are any. With an entropy's gradient,
+// of_distance * (top - l) is added to factor.
 template <class A>
 struct GradientNumbers {
-  A factor, less, at_label_less, top, cap, inverse_cap;
+  A factor, less, at_label_less, top, cap, inverse_cap, of_distance;
   const A* class_weights;
 };
 
-template <class T, bool kCapped>
+template <class T, bool kCapped, bool kEntropy = false>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::V gradient(
     const GradientNumbers<typename Lanes<T>::A>& numbers, typename Lanes<T>::V x,
     typename Lanes<T>::V less) {
@@ -30,11 +31,17 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::V gradient(
     slope = found.slope;
   }
   const V power = power_of_logit<A>(x, numbers.top);
-  const V dl = multiply_add(power, V{} + numbers.factor, -less);
+  V factor = V{} + numbers.factor;
+  if constexpr (kEntropy) {
+    const V distance = at_most(numbers.top - x, V{} - Exponential<A>::kLowest);
+    factor = multiply_add(distance, V{} + numbers.of_distance, factor);
+  }
+  const V dl = multiply_add(power, factor, -less);
   return kCapped ? dl * slope : dl;
 }
-// Writes columns from `first` on, as if none were the label's.
-template <class T, bool kCapped, bool kWeighted>
+// Writes columns from `first` on, as if none were the label's. kGeneral: there may be class weights
+// and an entropy's gradient.
+template <class T, bool kCapped, bool kGeneral>
 [[gnu::noinline]] void write_gradients(const GradientNumbers<typename Lanes<T>::A>& given,
                                        const T* x, std::int64_t first, std::int64_t count, T* to,
                                        CacheHints hints) {
@@ -44,12 +51,12 @@ template <class T, bool kCapped, bool kWeighted>
   const GradientNumbers<A> numbers = given;
   const auto of = [&](Pair<V> value, std::int64_t at) MEMBOUND_INLINED {
     Pair<V> less{V{} + numbers.less, V{} + numbers.less};
-    if constexpr (kWeighted) {
+    if (kGeneral && numbers.class_weights != nullptr) {
       const Pair<V> weight = load_pair<V>(numbers.class_weights + first + at);
       less = {less.first * weight.first, less.second * weight.second};
     }
-    return Pair<V>{gradient<T, kCapped>(numbers, value.first, less.first),
-                   gradient<T, kCapped>(numbers, value.second, less.second)};
+    return Pair<V>{gradient<T, kCapped, kGeneral>(numbers, value.first, less.first),
+                   gradient<T, kCapped, kGeneral>(numbers, value.second, less.second)};
   };
   std::int64_t at = 0;
   for (; at + kStep <= count; at += kStep) {

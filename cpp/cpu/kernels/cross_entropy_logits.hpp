@@ -54,6 +54,36 @@ struct DistanceTerms {
     term->left = first_of_step<T>(of(logits.partial(col, count), col), count, A{0});
   }
 };
+// The terms of the sum of powers times distances from the largest logit. Logits of -infinity have
+// none.
+template <class T, class Logits>
+struct EntropyTerms {
+  static constexpr int kSums = 1, kProducts = 0;
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  Logits logits;
+  A top;
+
+  MEMBOUND_ALWAYS_INLINE V of(V l) const {
+    return power_of_logit<A>(l, top) * at_most(top - l, V{} - Exponential<A>::kLowest);
+  }
+  MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* term) const {
+    const Pair<V> l = logits.whole(col);
+    term->left = {of(l.first), of(l.second)};
+  }
+  MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
+                                      Factors<V>* term) const {
+    const Pair<V> l = logits.partial(col, count);
+    term->left = first_of_step<T>({of(l.first), of(l.second)}, count, A{0});
+  }
+};
+template <class T, class Logits>
+[[gnu::noinline]] typename Lanes<T>::A sum_of_entropy(const EntropyTerms<T, Logits>& terms,
+                                                      std::int64_t count) {
+  typename Lanes<T>::A sum;
+  sums_of_block<T>(terms, 0, count, &sum);
+  return sum;
+}
 template <class T, class Logits>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_distances(const DistanceTerms<T, Logits>& terms,
                                                         std::int64_t count) {

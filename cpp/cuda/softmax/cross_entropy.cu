@@ -31,7 +31,8 @@ void launch_rows(const CrossEntropyProblem& problem, StreamView stream, int devi
                 (problem.dlogits == nullptr || is_vectorisable<T>(p.dlogits, problem.cols));
     const Access access = register_access<T>({&p.logits, &p.dlogits}, problem.cols);
     bool plain = !p.capped && !p.config.streamed() && problem.labels.tokens.rank <= 1 &&
-                 problem.weight.data == nullptr && problem.predictions.data == nullptr;
+                 problem.weight.data == nullptr && problem.predictions.data == nullptr &&
+                 problem.entropy.data == nullptr;
     for (const RowNumbers* one :
          {&problem.dloss, &problem.loss, &problem.lse, &problem.lse_low, &problem.z_loss}) {
       plain = plain && (one->data == nullptr || one->rows.rank <= 1);

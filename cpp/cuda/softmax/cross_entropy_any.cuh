@@ -70,6 +70,41 @@ __device__ inline Candidate<A> largest_of_cluster(const Exchange& exchange, int 
   }
   return found;
 }
+struct EntropySum : Sum {};  // has slots of its own in reduce_block
+// Sum of exponentials below `top`, and of these times the distance of their logits from it: by the
+// latter over the former the row's entropy exceeds log(sum).
+template <class T>
+struct EntropySums {
+  using A = accumulate_t<T>;
+  A top = SoftmaxPower<T>::lowest(), powers = 0, distances = 0;
+
+  __device__ EntropySums below(A higher) const {
+    if (powers == 0 || top == higher) return {higher, powers, distances};
+    const A power = SoftmaxPower<T>::of(top - higher);
+    return {higher, power * powers, power * fma(powers, higher - top, distances)};
+  }
+  __device__ void add(EntropySums other) {
+    const A highest = Highest()(top, other.top);
+    *this = below(highest);
+    other = other.below(highest);
+    powers += other.powers;
+    distances += other.distances;
+  }
+};
+
+// Sums of a row's entropy, all below one maximum, from the parts in its cluster.
+template <class T, class Exchange>
+__device__ inline EntropySums<T> entropy_of_cluster(const Exchange& exchange, int parts,
+                                                    EntropySums<T> mine) {
+  const Pair<accumulate_t<T>>* all = exchange.all({mine.powers, mine.distances}, 3);
+  mine.powers = mine.distances = 0;
+#pragma unroll 1
+  for (int i = 0; i < parts; ++i) {
+    mine.powers += all[i].a;
+    mine.distances += all[i].b;
+  }
+  return mine;
+}
 __device__ inline void set_prediction(const TokenIntegers& predictions, std::int64_t row,
                                       std::int64_t column) {
   if (predictions.data == nullptr) return;
@@ -141,6 +176,25 @@ class CrossEntropyRow {
     }
     return found;
   }
+  // sums: what sums() returned for the part.
+  __device__ EntropySums<T> entropy_sums(std::int64_t part, int round,
+                                         const RowSums<A>& sums) const {
+    const ShiftedExponentials<T> powers = exponentials_below_top<T>(sums.top, position_.vectors);
+    const A top = SoftmaxPower<T>::exponent_shift(sums.top);
+    A sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < position_.vectors; ++i) {
+      Numbers<T> terms = logits(part, i);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        const A power = powers.of(terms.at[j]);
+        terms.at[j] = power == 0 ? A(0) : power * (top - terms.at[j]);  // 0 for -infinity
+      }
+      sum += reduce_array<kPack<T>>(terms.at, Sum());
+    }
+    return {sums.top, sums.sum,
+            position_.reduce(product(sum, powers.factor()), round, EntropySum())};
+  }
   // Argmax of a part, on logits as stored (before any soft cap).
   __device__ Candidate<A> largest(std::int64_t part, int round) const {
     Candidate<A> mine{0, -1};
@@ -156,6 +210,7 @@ class CrossEntropyRow {
     }
     return position_.reduce(mine, round, FirstLargest());
   }
+  template <bool kEntropy>
   __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
 #pragma unroll 1
     for (int i = 0; i < position_.vectors; ++i) {
@@ -166,7 +221,7 @@ class CrossEntropyRow {
         const SoftCapped<A> logit = cross_entropy_logit<T>(p_, values.at[j]);
         const bool weighs = p_.weighs_columns && first + j < p_.problem.cols;
         const A weight = weighs ? column_weight<A>(p_.problem.weight, first + j) : A(1);
-        const A dl = gradient.of(logit.value, weight);
+        const A dl = gradient.template of<kEntropy>(logit.value, weight);
         values.at[j] = product(dl - (first + j == column_ ? gradient.label : A(0)), logit.slope);
       }
       dlogits_.write_out(part, i, written_, pack_any<T>(values, p_.problem.dtype));
@@ -238,10 +293,10 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     cross_entropy_any_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
   extern __shared__ uint4 staged[];
-  __shared__ typename PartExchange<Pair<A>, 3>::Shared shared;
+  __shared__ typename PartExchange<Pair<A>, 4>::Shared shared;
   __shared__ typename PartGroup<T>::Shared group_slots;
   PartPosition position(p.config);
-  const PartExchange<Pair<A>, 3> exchange(shared, position);
+  const PartExchange<Pair<A>, 4> exchange(shared, position);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
   pdl_wait_and_launch();
@@ -257,6 +312,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     PartGroup<T> group(group_slots, position);
     RowSums<A> whole{SoftmaxPower<T>::lowest(), 0, 0, 0};
     Candidate<A> largest{0, -1};
+    EntropySums<T> of_entropy;
     Pair<A> both(SoftmaxPower<T>::lowest(), 0);
 #pragma unroll 1
     for (std::int64_t step = 0; step < parts; ++step) {
@@ -266,6 +322,9 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
       both = {part.top, part.sum};
       if (parts > 1) both = group.with(both, step + 1 == parts);
       add_distances(whole, part.top, part.distances, part.weights);
+      if (p.problem.entropy.data != nullptr) {
+        of_entropy.add(row.entropy_sums(position.part + step, round, part));
+      }
       if (p.problem.predictions.data == nullptr) continue;
       largest = FirstLargest()(largest, row.largest(position.part + step, round));
     }
@@ -279,18 +338,30 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     }
     of_row = RowLoss<T>(p, whole, at_label, row.column(), weight, all);
     const bool owns = parts > 1 || has_label<T>(position, row.column());
+    if (p.problem.entropy.data != nullptr) {
+      of_entropy = of_entropy.below(whole.top);
+      if (position.parts > 1) of_entropy = entropy_of_cluster(exchange, position.parts, of_entropy);
+    }
     if (position.lane == 0 && has_row && owns) {
       of_row.template store<false>(p, position.row, weight);
+      const A excess = row.column() < 0 ? of_row.loss : of_entropy.distances / of_entropy.powers;
+      set_row_number<false>(p.problem.entropy, position.row, of_row.low + excess);
       set_prediction(p.problem.predictions, position.row, largest.column);
     }
   }
   if (p.problem.dlogits == nullptr) return;
   const A dloss = row_dloss<A, false>(p, position.row);
-  const RowGradient<T> gradient(p, row.column(), dloss, of_row, position.vectors, weight, all);
+  RowGradient<T> gradient(p, row.column(), dloss, of_row, position.vectors, weight, all);
+  const bool of_entropies = p.problem.dentropy.data != nullptr;
+  if (of_entropies) {
+    gradient.add_entropy(row.column(), row_number<A, false>(p.problem.dentropy, position.row),
+                         row_number<A, false>(p.problem.entropy, position.row), of_row.low);
+  }
 #pragma unroll 1
   for (std::int64_t step = 0; step < parts; ++step) {
     if (parts > 1 || lse_known) row.copy_in(position.part + step);
-    row.write(position.part + step, gradient);
+    of_entropies ? row.template write<true>(position.part + step, gradient)
+                 : row.template write<false>(position.part + step, gradient);
   }
 }
 

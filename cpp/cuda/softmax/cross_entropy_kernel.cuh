@@ -187,12 +187,13 @@ struct RowGradient {
   using A = accumulate_t<T>;
   ShiftedExponentials<T> powers;
   A factor, less, label;
+  A top, slope = 0;  // of entropies: what is added to factor for each 1 above the maximum logit
 
   // factor is 0 or NaN if the row is ignored. weight: the label's class weight; all: their sum over
   // the columns.
   __device__ RowGradient(const CrossEntropyParams& p, std::int64_t column, A dloss,
                          const RowLoss<T>& row, int vectors, A weight = 1, A all = 0)
-      : powers(column < 0 ? A(0) : row.top, 0, vectors) {
+      : powers(column < 0 ? A(0) : row.top, 0, vectors), top(row.top) {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
     if (column < 0) dloss = absent_number<A>(column);
     A of_row = weight;
@@ -203,10 +204,20 @@ struct RowGradient {
     less = product(dloss, terms.share);
     label = product(dloss, product(1 - terms.smoothing, weight));
   }
+  // Adds that of the row's entropy, (l - top) - low + entropy times -dentropy times the softmax.
+  __device__ void add_entropy(std::int64_t column, A dentropy, A entropy, A low) {
+    if (column < 0) return;
+    slope = -dentropy * SoftmaxPower<T>::of(-low) * powers.factor();
+    factor = fma(slope, entropy - low, factor);
+  }
   __device__ A of(A logit) const { return fma(factor, powers.of(logit), -less); }
   // For a column with a class weight.
+  template <bool kEntropy>
   __device__ A of(A logit, A weight) const {
-    return fma(factor, powers.of(logit), -product(less, weight));
+    const A power = powers.of(logit);
+    A times = factor;
+    if (kEntropy && power != 0) times = fma(slope, logit - top, times);  // not of -infinity
+    return fma(times, power, -product(less, weight));
   }
 };
 

@@ -36,6 +36,7 @@ struct CrossEntropyResults {
   // z_loss.
   const TensorView* row_losses = nullptr;
   const TensorView* row_z_losses = nullptr;
+  const TensorView* entropy = nullptr;  // rows: -sum(p * log(p)) of p = exp(l - lse)
 };
 
 // Of each row of logits, with l = softcap * tanh(logits / softcap), or logits, its label y, and w
@@ -63,7 +64,7 @@ struct CrossEntropyResults {
 // of the largest logit, the first of several; NaN counts as larger than any.
 //
 // A row whose label is not a column is not read. If the label is ignore_index, its loss, lse, z
-// loss and gradient are 0; otherwise they are NaN, as is its weight. Its prediction is -1.
+// loss, entropy and gradient are 0; otherwise they are NaN, as is its weight. Its prediction is -1.
 //
 // An array that is written must not overlap another in part. Zero rows: their sum is 0, their mean
 // NaN. Throws InvalidArgument, TypeMismatch, CudaError.

@@ -33,8 +33,8 @@ _LIKE_ANOTHER = re.compile(r".* must be a (?!torch )\w+ array like '(\w+)'")
 
 # Calls with _NOT_IN_GRAPHS arguments never use an operator; those with _OUTSIDE record nothing.
 _NOT_IN_GRAPHS = frozenset((
-    "return_rstd", "return_stats", "return_lse", "row_losses", "dlogits", "dloss", "stream",
-    "device",
+    "return_rstd", "return_stats", "return_lse", "row_losses", "entropy", "dlogits", "dloss",
+    "stream", "device",
 ))  # fmt: skip
 _OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_cache"}
 

@@ -21,8 +21,6 @@ from membound.torch._schemas import SCHEMAS
 CHUNK_ROWS = 1024
 # The options of cross_entropy, and their types.
 OPTIONS: dict[str, str] = SCHEMAS["cross_entropy"]["options"]
-# Entropies are computed in float32 for as many logits at a time: 16 MiB, which the L2 cache holds.
-_WIDE_LOGITS = 1 << 22
 
 
 def product_dtype(x: Any) -> torch.dtype:
@@ -95,44 +93,6 @@ def _add_product(total: Any, a: Any, b: Any) -> None:
 # --- the loss and the entropy of each row ---
 
 
-def _wide_parts(logits: Any) -> Iterator[slice]:
-    count = max(1, _WIDE_LOGITS // max(1, logits.shape[-1]))
-    for first in range(0, len(logits), count):
-        yield slice(first, first + count)
-
-
-def _probabilities(logits: Any, lse: Any, softcap: float | None) -> Any:
-    """The softmax of logits, in the dtype of lse."""
-    capped = logits
-    if softcap is not None:
-        capped = (logits.to(lse.dtype) / softcap).tanh_().mul_(softcap)
-    if logits.dtype != lse.dtype:  # rounded far more than the sum is
-        return torch.sub(capped, lse.sum(-1, keepdim=True)).exp_()
-    return torch.sub(capped, lse[:, :1]).sub_(lse[:, 1:]).exp_()
-
-
-def _entropies(logits: Any, lse: Any, softcap: float | None) -> Any:
-    """``-sum(p * log(p))`` of each row."""
-
-    def part(at):
-        p = _probabilities(logits[at], lse[at], softcap)
-        return torch.special.entr(p, out=p).sum(-1)
-
-    return torch.cat([part(at) for at in _wide_parts(logits)])
-
-
-def _gradient_with_entropy(logits, labels, lse, entropy, dloss, dlabel, dentropy, softcap):
-    """That of ``sum(dloss * -log(p[label]) + dentropy * entropy)``; dlabel: dloss of the label."""
-    p = _probabilities(logits, lse, softcap)
-    found = torch.special.xlogy(p, p).mul_(-dentropy[:, None])
-    found.addcmul_(p, (dloss - dentropy * entropy)[:, None])
-    column = labels.long().clamp(0, p.shape[-1] - 1)[:, None]
-    found.scatter_(1, column, found.gather(1, column) - dlabel[:, None])
-    if softcap is not None:
-        found.mul_(1 - (logits.to(lse.dtype) / softcap).tanh_().square_())
-    return found
-
-
 def _options_of(given: Any) -> tuple[dict[str, Any], float, bool]:
     """The options of cross_entropy, of logits over the temperature; it; whether entropies are."""
     *options, temperature, entropy = given
@@ -150,14 +110,10 @@ def row_losses(x, weight, bias, labels, class_weight, chunk_rows, *given):
     of_rows, of_entropies, of_lse = losses.view(-1), entropies.view(-1), lse.view(-1, 2)
 
     def piece(rows):  # a function, so that its logits are freed before the next are made
-        logits = layer.logits(rows)
-        _, found = _core.cross_entropy(
-            logits, targets[rows], class_weight, out=of_rows[rows], return_lse=True, **options
-        )
-        of_lse[rows] = found
-        if with_entropy:
-            made = _entropies(logits, found, options["softcap"])
-            of_entropies[rows] = made.masked_fill_(targets[rows] == options["ignore_index"], 0)
+        _, of_lse[rows] = _core.cross_entropy(
+            layer.logits(rows), targets[rows], class_weight, out=of_rows[rows], return_lse=True,
+            entropy=of_entropies[rows] if with_entropy else None, **options,
+        )  # fmt: skip
 
     for rows in layer.chunks():
         piece(rows)
@@ -169,11 +125,11 @@ def _shapes(x, *_):
     return rows, torch.empty_like(rows), rows.new_empty((*rows.shape, 2))
 
 
-def row_gradients(grads, saved, options, wanted, write=None, own=None):
+def row_gradients(grads, saved, options, wanted, write=None):
     """dx, dweight and dbias.
 
-    write: ``write(dloss, logits, rows, lse, out)`` in place of the kernel; own: which labels are
-    columns of weight, with entropies. Both are for a vocabulary that is sharded.
+    write: ``write(dloss, logits, rows, lse, of_entropy, out)`` in place of the kernel, where the
+    vocabulary is sharded.
     """
     x, weight, bias, labels, class_weight, entropies, lse = saved
     chunk_rows, *given = options
@@ -182,29 +138,19 @@ def row_gradients(grads, saved, options, wanted, write=None, own=None):
     layer.make_gradients(wanted)
     targets, lse = labels.reshape(-1), lse.view(-1, 2)
     dloss, dentropy = (one.reshape(-1) / temperature for one in grads)
-    dlabel = dloss if own is None else torch.where(own, dloss, 0.0)
-
-    def with_entropies(logits, rows):
-        for part in _wide_parts(logits):
-            here, first = logits[part], rows.start + part.start
-            at = slice(first, first + len(here))
-            of_rows = lse[at], entropies[at], dloss[at], dlabel[at], dentropy[at]
-            here.copy_(_gradient_with_entropy(here, targets[at], *of_rows, named["softcap"]))
-        logits.masked_fill_((targets[rows] == named["ignore_index"])[:, None], 0)
+    entropies = entropies.reshape(-1) if with_entropy else None
 
     def piece(rows):
-        logits = layer.logits(rows)
+        logits, of_entropy = layer.logits(rows), {}
         if with_entropy:
-            with_entropies(logits, rows)
-        elif write is not None:
-            write(dloss[rows], logits, rows, lse[rows], logits)
+            of_entropy = {"entropy": entropies[rows], "dentropy": dentropy[rows]}
+        if write is not None:
+            write(dloss[rows], logits, rows, lse[rows], of_entropy, logits)
         else:
             given = dloss[rows], logits, targets[rows], lse[rows], class_weight
-            _core.cross_entropy_backward(*given, dlogits=logits, **named)
+            _core.cross_entropy_backward(*given, dlogits=logits, **of_entropy, **named)
         layer.add_gradients(rows, logits)
 
-    if with_entropy:
-        entropies = entropies.reshape(-1)
     for rows in layer.chunks():
         piece(rows)
     return layer.gradients

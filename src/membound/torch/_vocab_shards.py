@@ -101,7 +101,9 @@ class _Whole:
             entropy = torch.where(self.ignored, 0.0, entropy)
         return whole, torch.stack((top, low), -1), entropy
 
-    def write_gradient(self, dloss: Any, logits: Any, at: Any, lse: Any, out: Any) -> None:
+    def write_gradient(
+        self, dloss: Any, logits: Any, at: Any, lse: Any, of_entropy: Any, out: Any
+    ) -> None:
         """That of our columns of rows `at`; out may be logits.
 
         The kernel takes each label to be a column of ours. Its element is computed apart, also
@@ -119,14 +121,18 @@ class _Whole:
         value = p * factor[:, None] - torch.where(own, of_label, 0.0)[:, None]
         if self.smoothing:
             value = value - share * self.own_weights[column]
-        value = torch.where(self.ignored[at][:, None], 0.0, dloss[:, None] * value * slope)
+        value = dloss[:, None] * value
+        if of_entropy:
+            more = torch.special.xlogy(p, p) + p * of_entropy["entropy"][:, None]
+            value = value - of_entropy["dentropy"][:, None] * more
+        value = torch.where(self.ignored[at][:, None], 0.0, value * slope)
         less = None
         if self.smoothing:
             counted = torch.where(self.ignored[at], 0.0, share * dloss)
             _, slopes = self._capped(logits)
             less = (counted[:, None] * self.own_weights).to(logits.dtype).mul_(slopes)
         given = dloss * factor, logits, labels, lse
-        _core.cross_entropy_backward(*given, dlogits=out, **self.local)
+        _core.cross_entropy_backward(*given, dlogits=out, **of_entropy, **self.local)
         if less is not None:
             out.sub_(less)
         out.scatter_(1, column, value.to(out.dtype))
@@ -189,8 +195,8 @@ class _Rows(torch.autograd.Function):
             options = (
                 chunk_rows, _NO_LABEL, 0.0, 0.0, softcap, False, temperature, with_entropy,
             )  # fmt: skip
-            given = whole.write_gradient, whole.own
-            made = row_gradients((dloss, dentropy), saved, options, wanted, *given)
+            grads = dloss, dentropy
+            made = row_gradients(grads, saved, options, wanted, whole.write_gradient)
         return (*made, *[None] * 10)
 
 
@@ -222,7 +228,7 @@ class _Logits(torch.autograd.Function):
         if ctx.whole.shard.count:
             flat = logits.reshape(dloss.numel(), logits.shape[-1])
             out, every = found.view(flat.shape), slice(None)
-            ctx.whole.write_gradient(dloss.reshape(-1), flat, every, lse, out)
+            ctx.whole.write_gradient(dloss.reshape(-1), flat, every, lse, {}, out)
         return (found, *[None] * 7)
 
 

@@ -35,7 +35,8 @@ TEST_CASE("cross_entropy") {
     const ConstTensorView labels = p.statistic(DType::kInt64), weight = p.array(p.dtype, {p.cols});
     const TensorView loss = p.statistic(), lse = p.statistic(), dlogits = p.matrix();
     const TensorView predictions = p.statistic(DType::kInt64);
-    const TensorView total = p.array(loss.dtype, {});
+    const TensorView total = p.array(loss.dtype, {}), entropy = p.statistic();
+    const ConstTensorView known = entropy;
     CrossEntropyOptions options;
     CrossEntropyResults plain, gradient, all;
     gradient.dlogits = all.dlogits = &dlogits;
@@ -51,9 +52,10 @@ TEST_CASE("cross_entropy") {
     options.softcap = 30.0;
     options.label_smoothing = 0.1;
     name_op("cross_entropy with options");
+    gradient.entropy = &entropy;
     cross_entropy(p.matrix(), labels, nullptr, nullptr, options, loss, gradient, p.stream());
     cross_entropy_backward(nullptr, p.matrix(), labels, lse, nullptr, options, dlogits, nullptr,
-                           p.stream());
+                           p.stream(), {&known, &known});
     options.reduction = Reduction::kMean;
     name_op("cross_entropy with class weights and a mean");
     cross_entropy(p.matrix(), labels, &weight, nullptr, options, total, all, p.stream());
