@@ -33,21 +33,68 @@ struct ElementwiseParams {
   std::int64_t strides[kOperands + 1][kMaxRank];
 };
 
-// One case of the switch: F of a unit. Predicates write a byte of `flags` per element.
-template <class F, class A, int kOperands>
-__device__ inline void evaluate(const A (&x)[kOperands][kUnitItems], A (&values)[kUnitItems],
-                                RawUnit<A>& flags) {
+// Functions of many instructions, which are compiled for one unit of a turn of 16-bit floats, and
+// for one double.
+constexpr bool is_long(ElementwiseOp op) {
+  switch (op) {
+    case ElementwiseOp::kAbs:
+    case ElementwiseOp::kAdd:
+    case ElementwiseOp::kClip:
+    case ElementwiseOp::kCopySign:
+    case ElementwiseOp::kEqual:
+    case ElementwiseOp::kIsFinite:
+    case ElementwiseOp::kIsInf:
+    case ElementwiseOp::kIsNan:
+    case ElementwiseOp::kLess:
+    case ElementwiseOp::kLessEqual:
+    case ElementwiseOp::kMaximum:
+    case ElementwiseOp::kMinimum:
+    case ElementwiseOp::kMultiply:
+    case ElementwiseOp::kNegative:
+    case ElementwiseOp::kNotEqual:
+    case ElementwiseOp::kSignBit:
+    case ElementwiseOp::kSquare:
+    case ElementwiseOp::kSubtract:
+    case ElementwiseOp::kWhere: return false;
+    default: return true;
+  }
+}
+template <ElementwiseOp kOp>
+constexpr bool kIsLong = is_long(kOp);
+template <class A, ElementwiseOp kOp>
+constexpr int kAtOnce = kIsLong<kOp> && scalar::kSameType<A, double> ? 1 : kUnitItems;
+
+// One case of the switch: F of all items, kAtOnce of them in one turn of a loop. Predicates write a
+// byte of `flags` per element.
+template <class F, int kAtOnce, class A, int kOperands, int kItems>
+__device__ inline void evaluate(A (&x)[kOperands][kItems], A (&values)[kItems],
+                                RawUnit<A, kItems>& flags) {
+#pragma unroll 1
+  for (int done = 0; done < kItems; done += kAtOnce) {
 #pragma unroll
-  for (int i = 0; i < kUnitItems; ++i) {
-    auto result = [&] {
-      if constexpr (kOperands == 1) return F::apply(x[0][i]);
-      if constexpr (kOperands == 2) return F::apply(x[0][i], x[1][i]);
-      if constexpr (kOperands == 3) return F::apply(x[0][i], x[1][i], x[2][i]);
-    }();
-    if constexpr (scalar::kSameType<decltype(result), bool>) {
-      set_item(flags, i, 1, result ? 1 : 0);
-    } else {
-      values[i] = result;
+    for (int i = 0; i + kAtOnce < kItems; ++i) {  // room for the results of the next items
+      values[i] = values[i + kAtOnce];
+      flags.words[i / 4] = flags.words[i / 4 + kAtOnce / 4];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int to = kItems - kAtOnce + i;
+      auto result = [&] {
+        if constexpr (kOperands == 1) return F::apply(x[0][i]);
+        if constexpr (kOperands == 2) return F::apply(x[0][i], x[1][i]);
+        if constexpr (kOperands == 3) return F::apply(x[0][i], x[1][i], x[2][i]);
+      }();
+      if constexpr (scalar::kSameType<decltype(result), bool>) {
+        static_assert(kAtOnce % kUnitItems == 0, "a word has the flags of a unit");
+        set_item(flags, to, 1, result ? 1 : 0);
+      } else {
+        values[to] = result;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) {
+#pragma unroll
+      for (int i = 0; i + kAtOnce < kItems; ++i) x[k][i] = x[k][i + kAtOnce];
     }
   }
 }
@@ -131,10 +178,10 @@ __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
     for (int k = 0; k < kOperands; ++k) unpack_unit(raw[k][0], p.arrays[k].dtype, x[k]);
     RawUnit<A> packed = {};
     switch (p.op) {
-#define MEMBOUND_CASE(Name_, operands_, types_, result_)                        \
-  case ElementwiseOp::k##Name_:                                                 \
-    if constexpr (operands_ == kOperands && kTakes<A, functors::Types::types_>) \
-      evaluate<functors::Name_, A, kOperands>(x, values, packed);               \
+#define MEMBOUND_CASE(Name_, operands_, types_, result_)                                 \
+  case ElementwiseOp::k##Name_:                                                          \
+    if constexpr (operands_ == kOperands && kTakes<A, functors::Types::types_>)          \
+      evaluate<functors::Name_, kAtOnce<A, ElementwiseOp::k##Name_>>(x, values, packed); \
     break;
       MEMBOUND_ARRAY_FUNCTORS(MEMBOUND_CASE)
 #undef MEMBOUND_CASE

@@ -17,65 +17,6 @@ constexpr int kTurnUnits = 2;
 template <class A>
 constexpr int kTurnItems = kTurnUnits<A> * kUnitItems;
 
-// Functions of many instructions, which are compiled for one unit of a turn.
-constexpr bool is_long(ElementwiseOp op) {
-  switch (op) {
-    case ElementwiseOp::kAbs:
-    case ElementwiseOp::kAdd:
-    case ElementwiseOp::kClip:
-    case ElementwiseOp::kCopySign:
-    case ElementwiseOp::kEqual:
-    case ElementwiseOp::kLess:
-    case ElementwiseOp::kLessEqual:
-    case ElementwiseOp::kMaximum:
-    case ElementwiseOp::kMinimum:
-    case ElementwiseOp::kMultiply:
-    case ElementwiseOp::kNegative:
-    case ElementwiseOp::kNotEqual:
-    case ElementwiseOp::kSquare:
-    case ElementwiseOp::kSubtract:
-    case ElementwiseOp::kWhere: return false;
-    default: return true;
-  }
-}
-template <ElementwiseOp kOp>
-constexpr bool kIsLong = is_long(kOp);
-
-// One case of the switch: F of a turn, which has two units. Predicates write a byte of `flags` per
-// element.
-template <class F, bool kByUnits, class A, int kOperands, int kItems>
-__device__ inline void evaluate_turn(A (&x)[kOperands][kItems], A (&values)[kItems],
-                                     RawUnit<A, kItems>& flags) {
-  constexpr int kAtOnce = kByUnits ? kUnitItems : kItems;
-#pragma unroll 1
-  for (int done = 0; done < kItems; done += kAtOnce) {
-#pragma unroll
-    for (int i = 0; i + kAtOnce < kItems; ++i) {  // room for the results of the next items
-      values[i] = values[i + kAtOnce];
-      flags.words[i / 4] = flags.words[i / 4 + kAtOnce / 4];
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int to = kItems - kAtOnce + i;
-      auto result = [&] {
-        if constexpr (kOperands == 1) return F::apply(x[0][i]);
-        if constexpr (kOperands == 2) return F::apply(x[0][i], x[1][i]);
-        if constexpr (kOperands == 3) return F::apply(x[0][i], x[1][i], x[2][i]);
-      }();
-      if constexpr (scalar::kSameType<decltype(result), bool>) {
-        set_item(flags, to, 1, result ? 1 : 0);
-      } else {
-        values[to] = result;
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kOperands; ++k) {
-#pragma unroll
-      for (int i = 0; i + kAtOnce < kItems; ++i) x[k][i] = x[k][i + kAtOnce];
-    }
-  }
-}
-
 // The items of a turn, out of one load or two.
 template <class A>
 __device__ inline RawUnit<A, kTurnItems<A>> turn_of(const RawUnit<A>& first,
@@ -166,11 +107,11 @@ __global__ void __launch_bounds__(kElementwiseThreads, 4)
     }
     RawUnit<A, kItems> packed = {};
     switch (p.op) {
-#define MEMBOUND_CASE(Name_, operands_, types_, result_)                                        \
-  case ElementwiseOp::k##Name_:                                                                 \
-    if constexpr (operands_ == kOperands && kTakes<A, functors::Types::types_>)                 \
-      evaluate_turn<functors::Name_, kIsLong<ElementwiseOp::k##Name_>, A, kOperands>(x, values, \
-                                                                                     packed);   \
+#define MEMBOUND_CASE(Name_, operands_, types_, result_)                                           \
+  case ElementwiseOp::k##Name_:                                                                    \
+    if constexpr (operands_ == kOperands && kTakes<A, functors::Types::types_>)                    \
+      evaluate<functors::Name_, kIsLong<ElementwiseOp::k##Name_> ? kUnitItems : kItems>(x, values, \
+                                                                                        packed);   \
     break;
       MEMBOUND_ARRAY_FUNCTORS(MEMBOUND_CASE)
 #undef MEMBOUND_CASE

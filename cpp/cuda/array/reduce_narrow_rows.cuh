@@ -96,11 +96,10 @@ __device__ void walk_vectors(const ReduceParams<A>& p, typename Op::Value (&valu
   });
 }
 
-// walk_vectors with the dtype of the source. Wide ones do not come here, but are in what was
-// measured.
+// walk_vectors with the dtype of the source.
 template <class A, class Op, class... Arguments>
 __device__ void walk_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
-  with_source_dtype<A>(p.arrays[kSource].dtype, [&]<DType kDType>() {
+  with_source_dtype<A, 2>(p.arrays[kSource].dtype, [&]<DType kDType>() {
     walk_vectors<A, Op, kDType, kLoadUnits<kDType>>(p, arguments...);
   });
 }
