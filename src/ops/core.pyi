@@ -530,6 +530,9 @@ def array_sort(x: NDArray, axis: int = -1, descending: bool = False, stable: boo
 def array_argsort(x: NDArray, axis: int = -1, descending: bool = False, stable: bool = True) -> object:
     """The indices that sort the array along an axis; always stable."""
 
+def array_searchsorted(sorted: NDArray, wanted: NDArray, right: bool) -> object:
+    """Where elements of one dtype enter a sorted vector, NaNs last."""
+
 def array_adamw(params: object, grads: object, exp_avgs: object, exp_avg_sqs: object, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int) -> None:
     """One AdamW step of all parameters, in place."""
 

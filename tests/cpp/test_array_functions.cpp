@@ -280,6 +280,25 @@ TEST_CASE("sorts are stable and put NaNs last") {
   CHECK(std::isnan(array::sort(special, 0, true).index({5}).item().real));
 }
 
+TEST_CASE("elements enter a sorted vector before or after equal ones, NaNs last") {
+  const NDArray vector = NDArray::from<float>({-INFINITY, -0.0f, 0.0f, 2.0f, 2.0f, NAN, NAN}),
+                wanted = NDArray::from<float>({NAN, 2.0f, -1.0f, 0.0f, 9.0f}).reshape({5, 1});
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    const NDArray sorted = vector.astype(dtype);
+    const NDArray left = array::searchsorted(sorted, wanted.astype(dtype));
+    CHECK(left.shape() == Dims{5, 1});
+    CHECK(values_of(left) == Values{5, 3, 1, 1, 5});
+    CHECK(values_of(array::searchsorted(sorted, wanted.astype(dtype), true)) ==
+          Values{7, 5, 1, 3, 5});
+  }
+  const NDArray few = NDArray::from<std::int8_t>({7, -3}).flip({0});
+  CHECK(values_of(array::searchsorted(few, NDArray::from<std::int8_t>({-4, 7, 8}))) ==
+        Values{0, 1, 2});
+  CHECK(values_of(array::searchsorted(few.slice(0, {0, 0, 1}), few)) == Values{0, 0});
+  CHECK_THROWS_AS(array::searchsorted(few, wanted), TypeMismatch);
+  CHECK_THROWS_AS(array::searchsorted(wanted, wanted), InvalidArgument);
+}
+
 TEST_CASE("index arrays read and write, within their range") {
   NDArray x = array::arange(0, 60, 1, DType::kFloat32).reshape({3, 4, 5});
   const NDArray i = NDArray::from<std::int64_t>({2, -1, 0}),

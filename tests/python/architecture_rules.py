@@ -406,7 +406,7 @@ def names_say_the_idea(root: Path) -> list[str]:
 # says why; one that makes a folder smaller lowers its figure.
 DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
 FOLDERS = {
-    "cpp/cuda": (165, 26_570),
+    "cpp/cuda": (166, 26_600),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
     "src": (274, 38_240),
@@ -417,7 +417,7 @@ FOLDERS = {
     "src/membound/oracle": (7, 910),
     "src/membound/bench": (11, 1_480),
     "src/membound/autograd": (7, 1_640),
-    "src/membound/ndarray": (19, 2_490),
+    "src/membound/ndarray": (19, 2_470),
     "src/membound/needle": (6, 720),
 }
 

@@ -114,6 +114,16 @@ struct ArraySort {
   bool descending;
 };
 
+// places[i] = how many elements of a sorted vector, NaNs last, are less than wanted[i]; with `right`
+// less or equal. All contiguous; of bool, integers, float32 or float64.
+struct ArraySearch {
+  const void *sorted, *wanted;
+  std::int64_t* places;
+  DType dtype;
+  std::int64_t length, count;
+  bool right;
+};
+
 // offsets[..] = the sum over j of indices_j[..] * strides[j], contiguous over dims, a negative
 // index counting from the end.
 struct ArrayIndexOffsets {
@@ -223,6 +233,7 @@ void array_copy(const ArrayCopy& problem);
 void array_reduce(const ArrayReduction& problem);
 void array_scan(const ArrayScan& problem);
 void array_sort(const ArraySort& problem);
+void array_search(const ArraySearch& problem);
 BadIndex array_index_offsets(const ArrayIndexOffsets& problem);
 void array_gather(const ArrayGather& problem);
 std::int64_t array_count_true(const bool* mask, std::int64_t count);
@@ -244,6 +255,7 @@ void array_copy(const ArrayCopy& problem, StreamView stream);
 void array_reduce(const ArrayReduction& problem, StreamView stream);
 void array_scan(const ArrayScan& problem, StreamView stream);
 void array_sort(const ArraySort& problem, StreamView stream);
+void array_search(const ArraySearch& problem, StreamView stream);
 BadIndex array_index_offsets(const ArrayIndexOffsets& problem, StreamView stream);
 void array_gather(const ArrayGather& problem, StreamView stream);
 std::int64_t array_count_true(const bool* mask, std::int64_t count, StreamView stream);

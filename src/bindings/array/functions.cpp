@@ -253,6 +253,11 @@ nb::object argsort(const NDArray& x, int axis, bool descending, bool) {
   return nb::cast(run_array_work(x.size(), [&] { return array::argsort(x, axis, descending); }));
 }
 
+nb::object searchsorted(const NDArray& sorted, const NDArray& wanted, bool right) {
+  return nb::cast(
+      run_array_work(wanted.size(), [&] { return array::searchsorted(sorted, wanted, right); }));
+}
+
 nb::object nonzero(const NDArray& x) {
   std::vector<NDArray> places = run_array_work(x.size(), [&] { return array::nonzero(x); });
   nb::list list;
@@ -454,6 +459,8 @@ void bind_places(nb::module_& module) {
   module.def("array_argsort", &argsort, nb::arg("x"), nb::arg("axis") = -1,
              nb::arg("descending") = false, nb::arg("stable") = true,
              "The indices that sort the array along an axis; always stable.");
+  module.def("array_searchsorted", &searchsorted, nb::arg("sorted"), nb::arg("wanted"),
+             nb::arg("right"), "Where elements of one dtype enter a sorted vector, NaNs last.");
   module.def("array_nonzero", &nonzero, nb::arg("x"),
              "The places of nonzero elements, an int64 array per axis; waits for the device.");
   module.def("array_gather", &gather, nb::arg("x"), nb::arg("indices"), nb::arg("first_axis") = 0,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from membound import _core
 from membound._core import NDArray
-from membound.ndarray._arguments import INT64, array_of
+from membound.ndarray._arguments import array_of
 
 Number = bool | int | float
 
@@ -100,27 +100,4 @@ def searchsorted(
         wanted = _core.array_astype(x2, dtype, False)
     else:
         wanted = _core.array_full((), x2, dtype, x1.device)
-    return _bisected(ordered, wanted, is_right=side == "right")
-
-
-def _bisected(ordered: NDArray, wanted: NDArray, *, is_right: bool) -> NDArray:
-    """Bisect for all elements at once; each step halves where they can be."""
-    size = ordered.size
-    low = _core.array_full(wanted.shape, 0, INT64, wanted.device)
-    high = _core.array_full(wanted.shape, size, INT64, wanted.device)
-    is_nan = _core.array_elementwise("isnan", wanted)
-    for _ in range(size.bit_length()):
-        middle = (low + high) >> 1
-        element = _core.array_gather(
-            ordered, (_core.array_elementwise("minimum", middle, size - 1),), 0
-        )
-        if is_right:
-            goes_after = (element <= wanted) | is_nan
-        else:
-            goes_after = (element < wanted) | (is_nan & ~_core.array_elementwise("isnan", element))
-        is_open = low < high
-        low, high = (
-            _core.array_elementwise("where", is_open & goes_after, middle + 1, low),
-            _core.array_elementwise("where", is_open & ~goes_after, middle, high),
-        )
-    return low
+    return _core.array_searchsorted(ordered, wanted, side == "right")
