@@ -11,23 +11,35 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// exp(x) within 1 ulp: 2^n * exp(r), scaled in two steps so that n may leave the exponent's range.
-template <class A, class V>
-MEMBOUND_ALWAYS_INLINE V exp_of(V x) {
+// exp(x + rest) = 2^n * (1 + growth)
+template <class V>
+struct PartsOfExponential {
+  V growth;
+  decltype(V{} < V{}) n;
+};
+template <class A, class V, class Rest>
+MEMBOUND_ALWAYS_INLINE PartsOfExponential<V> parts_of_exponential(V x, Rest rest) {
   using E = Exponential<A>;
   typedef decltype(x < x) Bits;
+  const V shifted = multiply_add(x, V{} + E::kLog2E, V{} + E::kWhole);
+  const V n = shifted - E::kWhole;
+  const V high_part = multiply_add(n, V{} - E::kLn2High, x);
+  V r = multiply_add(n, V{} - E::kLn2Low, high_part);
+  if constexpr (sizeof(Rest) == sizeof(V)) r += rest;
+  return {multiply_add(r * r, curve_from<0, E>(r), r),
+          bit_copy<Bits>(shifted) - bit_copy<Bits>(V{} + E::kWhole)};
+}
+// exp(x + rest) within 1 ulp, scaled in two steps so that n may leave the exponent's range.
+template <class A, class V, class Rest = NoRest>
+MEMBOUND_ALWAYS_INLINE V exp_of(V x, Rest rest = {}) {
+  using E = Exponential<A>;
   constexpr A kLowest = sizeof(A) == 4 ? A(-104) : A(-746);
   constexpr A kHighest = sizeof(A) == 4 ? A(89) : A(710);
   const V limited = at_most(at_least(x, V{} + kLowest), V{} + kHighest);
-  const V shifted = multiply_add(limited, V{} + E::kLog2E, V{} + E::kWhole);
-  const V n = shifted - E::kWhole;
-  const V high_part = multiply_add(n, V{} - E::kLn2High, limited);
-  const V r = multiply_add(n, V{} - E::kLn2Low, high_part);
-  const V growth = multiply_add(r * r, curve_from<0, E>(r), r);
-  const Bits whole = bit_copy<Bits>(shifted) - bit_copy<Bits>(V{} + E::kWhole);
-  const Bits half = whole >> 1;
+  const auto [growth, n] = parts_of_exponential<A>(limited, rest);
+  const auto half = n >> 1;
   const V first = bit_copy<V>((half + E::kBias) << E::kFraction);
-  const V second = bit_copy<V>((whole - half + E::kBias) << E::kFraction);
+  const V second = bit_copy<V>((n - half + E::kBias) << E::kFraction);
   return (growth + 1) * first * second;
 }
 

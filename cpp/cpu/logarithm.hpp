@@ -21,14 +21,22 @@ struct Logarithm {
       0x1.7462b91b8df65p-3, 0x1.39fdcceb4bb45p-3, 0x1.2b5f68a50d903p-3};
 };
 
+// x = 2^n * (1 + f) with 1 + f in [sqrt(1 / 2), sqrt(2)], for normal positive numbers.
+struct PartsOfLogarithm {
+  F64 n, f;
+};
+MEMBOUND_ALWAYS_INLINE PartsOfLogarithm parts_of_logarithm(F64 x) {
+  using L = Logarithm;
+  // In a double below 2^52, n is in the lowest bits.
+  const L::Bits shifted = bit_copy<L::Bits>(x) + (L::kOne - L::kRootOfHalf);
+  return {bit_copy<F64>((shifted >> 52) | bit_copy<std::uint64_t>(0x1p52)) - (0x1p52 + 1023),
+          bit_copy<F64>((shifted & L::kMantissa) + L::kRootOfHalf) - 1};
+}
+
 // Within 1 ulp for normal positive numbers (three million samples); a NaN stays a NaN.
 MEMBOUND_ALWAYS_INLINE F64 log_of(F64 x) {
   using L = Logarithm;
-  // x = 2^n * (1 + f) with 1 + f in [sqrt(1 / 2), sqrt(2)]. In a double below 2^52, n is in the
-  // lowest bits.
-  const L::Bits shifted = bit_copy<L::Bits>(x) + (L::kOne - L::kRootOfHalf);
-  const F64 n = bit_copy<F64>((shifted >> 52) | bit_copy<std::uint64_t>(0x1p52)) - (0x1p52 + 1023);
-  const F64 f = bit_copy<F64>((shifted & L::kMantissa) + L::kRootOfHalf) - 1;
+  const auto [n, f] = parts_of_logarithm(x);
   // log(1 + f) = 2 * atanh(s) = f - s * (f - rest) for s = f / (2 + f).
   const F64 s = f / (2 + f), square = s * s;
   const F64 rest = curve_from<0, L>(square) * square;

@@ -417,6 +417,66 @@ def test_float32_functions_by_way_of_float64_err_by_half_an_ulp(name):
     assert ulps.max() < 1
 
 
+has_longdouble = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant < 63, reason="longdouble is no wider than float64"
+)
+
+
+def ulps_of_float64(found, exact):
+    """Errors where the result is a finite number; elsewhere, and in signs, both are the same."""
+    with np.errstate(all="ignore"):
+        rounded = exact.astype("float64")
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(found[~finite], rounded[~finite])
+    assert (np.signbit(found) == np.signbit(rounded))[~np.isnan(rounded)].all()
+    return np.abs(found[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite]))
+
+
+@has_longdouble
+@pytest.mark.parametrize("name", BY_FLOAT64)
+def test_float64_functions_err_by_two_ulps(name, seed):
+    theirs, least, most = BY_FLOAT64[name]
+    rng = np.random.default_rng(seed)
+    multiples = np.arange(1, 5000) * (np.pi / 2)
+    sizes = 10.0 ** rng.uniform(-320, 308, 5000)
+    near = [1 + rng.uniform(-1, 1, 2000) * 2.0 ** -rng.integers(1, 53, 2000), 2.0 ** np.arange(40)]
+    more = [[0.0, 1.0, 1e8, 700.0, 709.9, 710.3, 745.5, 1e308, np.inf, np.nan]]
+    x = np.concatenate([rng.uniform(0, 5, 5000), multiples, sizes, *near, *more])
+    x = np.concatenate([x, -x, rng.uniform(least, most, 20000), rng.uniform(-1, 1, 5000)])
+    with np.errstate(all="ignore"):
+        exact = getattr(np, theirs)(x.astype(np.longdouble))
+    found = np.asarray(getattr(nd, name)(nd.asarray(x)))
+    assert ulps_of_float64(found, exact).max() < 2.5
+
+
+@has_longdouble
+@pytest.mark.parametrize(("name", "theirs"), [("atan2", "arctan2"), ("pow", "power")])
+def test_float64_functions_of_two_err_by_two_ulps(name, theirs, seed):
+    rng = np.random.default_rng(seed)
+    special = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 5e-324, 1e308, np.inf, -np.inf, np.nan]
+    pairs = np.stack(np.meshgrid(special, special)).reshape(2, -1)
+    drawn = rng.standard_normal((2, 20001)) * 10.0 ** rng.uniform(-300, 300, (2, 20001))
+    normal = rng.standard_normal((2, 9999))
+    bases = np.stack([rng.uniform(0, 4, 9999), rng.uniform(-999, 999, 9999)])
+    x, y = np.concatenate([pairs, drawn, normal, bases], axis=1)
+    with np.errstate(all="ignore"):
+        exact = getattr(np, theirs)(x.astype(np.longdouble), y.astype(np.longdouble))
+    found = np.asarray(getattr(nd, name)(nd.asarray(x), nd.asarray(y)))
+    assert ulps_of_float64(found, exact).max() < 2.5
+
+
+def test_powers_that_are_numbers_are_exact():
+    exponents = np.arange(23.0)
+    tens = nd.asarray(10.0**exponents)
+    np.testing.assert_array_equal(np.asarray(nd.log10(tens)), exponents)
+    np.testing.assert_array_equal(np.asarray(nd.pow(10.0, nd.asarray(exponents))), tens)
+    wide = np.arange(-1022.0, 1024)
+    np.testing.assert_array_equal(np.asarray(nd.log2(nd.asarray(2.0**wide))), wide)
+    np.testing.assert_array_equal(np.asarray(nd.pow(2.0, nd.asarray(wide))), 2.0**wide)
+    bases = np.arange(1.0, 2000)
+    np.testing.assert_array_equal(np.asarray(nd.pow(nd.asarray(bases), 3.0)), bases**3)
+
+
 @pytest.mark.parametrize(("name", "theirs"), [("atan2", "arctan2"), ("pow", "power")])
 def test_float32_functions_of_two_by_way_of_float64_err_by_half_an_ulp(name, theirs):
     rng = np.random.default_rng(5)

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/elementary.hpp"
+#include "cpu/elementary_float64.hpp"
 #include "cpu/kernels/array_blocks.hpp"
 #include "cpu/tanh.hpp"
 
@@ -91,36 +91,55 @@ struct VectorForm<functors::Log10, float> : LogOfFloats {
   static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 0x1.bcb7b1526e50ep-2); }
 };
 
-// The same by a function of float64. special_ is asked of float32 numbers x.
-#define MEMBOUND_BY_DOUBLES(Name_, function_, special_)                            \
-  template <>                                                                      \
-  struct VectorForm<functors::Name_, float> {                                      \
-    static constexpr bool kExists = true;                                          \
-    static MEMBOUND_ALWAYS_INLINE F32 apply(F32 floats) {                          \
-      return by_doubles([](F64 x) MEMBOUND_INLINED { return function_; }, floats); \
-    }                                                                              \
-    template <class V>                                                             \
-    static MEMBOUND_ALWAYS_INLINE auto is_special([[maybe_unused]] V x) {          \
-      constexpr float kInfinity = __builtin_inff();                                \
-      [[maybe_unused]] const V size = x < 0 ? -x : x, infinity = V{} + kInfinity;  \
-      return special_;                                                             \
-    }                                                                              \
+// special_ is asked of numbers x; float32 goes by a function of float64.
+#define MEMBOUND_VECTOR_FORM(Name_, A_, V_, exists_, result_, special_)                  \
+  template <>                                                                            \
+  struct VectorForm<functors::Name_, A_> {                                               \
+    static constexpr bool kExists = exists_;                                             \
+    static MEMBOUND_ALWAYS_INLINE V_ apply(V_ x) { return result_; }                     \
+    template <class V>                                                                   \
+    static MEMBOUND_ALWAYS_INLINE auto is_special([[maybe_unused]] V x) {                \
+      [[maybe_unused]] const V size = x < 0 ? -x : x, infinity = V{} + __builtin_inff(); \
+      return special_;                                                                   \
+    }                                                                                    \
   };
-MEMBOUND_BY_DOUBLES(Acos, acos_of(x), x < x)
-MEMBOUND_BY_DOUBLES(Acosh, acosh_of(x), (x < 1) | (x == infinity))
-MEMBOUND_BY_DOUBLES(Asin, asin_of(x), x < x)
-MEMBOUND_BY_DOUBLES(Asinh, asinh_of(x), size == infinity)
-MEMBOUND_BY_DOUBLES(Atan, atan_of(x), x < x)
-MEMBOUND_BY_DOUBLES(Atanh, atanh_of(x), size >= 1)
-MEMBOUND_BY_DOUBLES(Cosh, cosh_of(x), x < x)
-MEMBOUND_BY_DOUBLES(Expm1, expm1_of(x), x < x)
-MEMBOUND_BY_DOUBLES(Log1p, log1p_of(x), (x <= -1) | (x == infinity))
-MEMBOUND_BY_DOUBLES(Sinh, sinh_of(x), x < x)
+#define MEMBOUND_FLOAT32(Name_, function_, special_) \
+  MEMBOUND_VECTOR_FORM(Name_, float, F32, true,      \
+                       by_doubles([](F64 x) MEMBOUND_INLINED { return function_; }, x), special_)
+#define MEMBOUND_FLOAT64(Name_, function_, special_) \
+  MEMBOUND_VECTOR_FORM(Name_, double, F64, kFusesProducts, float64::function_, special_)
+MEMBOUND_FLOAT32(Acos, acos_of(x), x < x)
+MEMBOUND_FLOAT32(Acosh, acosh_of(x), (x < 1) | (x == infinity))
+MEMBOUND_FLOAT32(Asin, asin_of(x), x < x)
+MEMBOUND_FLOAT32(Asinh, asinh_of(x), size == infinity)
+MEMBOUND_FLOAT32(Atan, atan_of(x), x < x)
+MEMBOUND_FLOAT32(Atanh, atanh_of(x), size >= 1)
+MEMBOUND_FLOAT32(Cosh, cosh_of(x), x < x)
+MEMBOUND_FLOAT32(Expm1, expm1_of(x), x < x)
+MEMBOUND_FLOAT32(Log1p, log1p_of(x), (x <= -1) | (x == infinity))
+MEMBOUND_FLOAT32(Sinh, sinh_of(x), x < x)
 // Turns of large angles are no longer exact.
-MEMBOUND_BY_DOUBLES(Cos, sine_of(x, 0.5), (size > 1e7f) | (x != x))
-MEMBOUND_BY_DOUBLES(Sin, sine_of(x, 0), (size > 1e7f) | (x != x))
-MEMBOUND_BY_DOUBLES(Tan, sine_of(x, 0) / sine_of(x, 0.5), (size > 1e7f) | (x != x))
-#undef MEMBOUND_BY_DOUBLES
+MEMBOUND_FLOAT32(Cos, sine_of(x, 0.5), (size > 1e7f) | (x != x))
+MEMBOUND_FLOAT32(Sin, sine_of(x, 0), (size > 1e7f) | (x != x))
+MEMBOUND_FLOAT32(Tan, sine_of(x, 0) / sine_of(x, 0.5), (size > 1e7f) | (x != x))
+MEMBOUND_FLOAT64(Acos, acos_of(x), x < x)
+MEMBOUND_FLOAT64(Acosh, acosh_of(x), (x < 1) | (x >= 0x1p28) | (x != x))
+MEMBOUND_FLOAT64(Asin, asin_of(x), x < x)
+MEMBOUND_FLOAT64(Asinh, asinh_of(x), (size >= 0x1p28) | (x != x))
+MEMBOUND_FLOAT64(Atan, atan_of(x), x < x)
+MEMBOUND_FLOAT64(Atanh, atanh_of(x), (size >= 1) | (x != x))
+MEMBOUND_FLOAT64(Cosh, cosh_of(x), (size >= 700) | (x != x))
+MEMBOUND_FLOAT64(Expm1, expm1_of(x), x < x)
+MEMBOUND_FLOAT64(Log10, log10_of(x), (x < 0x1p-1022) | (x == infinity) | (x != x))
+MEMBOUND_FLOAT64(Log1p, log1p_of(x), (x <= -1) | (x == infinity) | (x != x))
+MEMBOUND_FLOAT64(Log2, log2_of(x), (x < 0x1p-1022) | (x == infinity) | (x != x))
+MEMBOUND_FLOAT64(Sinh, sinh_of(x), (size >= 700) | (x != x))
+MEMBOUND_FLOAT64(Cos, sine_of(x, 1), (size >= 0x1p20) | (x != x))
+MEMBOUND_FLOAT64(Sin, sine_of(x, 0), (size >= 0x1p20) | (x != x))
+MEMBOUND_FLOAT64(Tan, tan_of(x), (size >= 0x1p20) | (x != x))
+#undef MEMBOUND_FLOAT64
+#undef MEMBOUND_FLOAT32
+#undef MEMBOUND_VECTOR_FORM
 
 // Vectors of a part of the elements, then what is special among them. If the result is the input, a
 // part is copied first, and so is the last one, which is padded with ones.

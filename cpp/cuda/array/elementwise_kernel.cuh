@@ -33,8 +33,7 @@ struct ElementwiseParams {
   std::int64_t strides[kOperands + 1][kMaxRank];
 };
 
-// Functions of many instructions, which are compiled for one unit of a turn of 16-bit floats, and
-// for one double.
+// Functions of many instructions: compiled for one unit of 16-bit floats, and for one double.
 constexpr bool is_long(ElementwiseOp op) {
   switch (op) {
     case ElementwiseOp::kAbs:

@@ -91,36 +91,31 @@ __device__ void reduce_vectors(const ReduceParams<A>& p, typename Op::Value (&va
   });
 }
 
-// Calls `with` for the dtype of a source that A is the arithmetic of, if its items have at most
-// kMost bytes.
-template <class A, int kMost, class With>
+// Calls `with` for the dtype of a source that A is the arithmetic of.
+template <class A, class With>
 __device__ void with_source_dtype(DType dtype, const With& with) {
-  const auto call = [&]<DType kDType>() {
-    if constexpr (kItemBytes<kDType> <= kMost) with.template operator()<kDType>();
-  };
   if constexpr (scalar::kSameType<A, float>) {
-    if (dtype == DType::kFloat32) return call.template operator()<DType::kFloat32>();
-    if (dtype == DType::kFloat16) return call.template operator()<DType::kFloat16>();
-    call.template operator()<DType::kBFloat16>();
+    if (dtype == DType::kFloat32) return with.template operator()<DType::kFloat32>();
+    if (dtype == DType::kFloat16) return with.template operator()<DType::kFloat16>();
+    with.template operator()<DType::kBFloat16>();
   } else if constexpr (scalar::kSameType<A, double>) {
-    call.template operator()<DType::kFloat64>();
+    with.template operator()<DType::kFloat64>();
   } else if constexpr (scalar::Number<A>::kSigned) {
-    if (dtype == DType::kInt64) return call.template operator()<DType::kInt64>();
-    if (dtype == DType::kInt32) return call.template operator()<DType::kInt32>();
-    call.template operator()<DType::kInt8>();
+    if (dtype == DType::kInt64) return with.template operator()<DType::kInt64>();
+    if (dtype == DType::kInt32) return with.template operator()<DType::kInt32>();
+    with.template operator()<DType::kInt8>();
   } else {
-    if (dtype == DType::kUInt64) return call.template operator()<DType::kUInt64>();
-    if (dtype == DType::kUInt32) return call.template operator()<DType::kUInt32>();
-    call.template operator()<DType::kUInt8>();
+    if (dtype == DType::kUInt64) return with.template operator()<DType::kUInt64>();
+    if (dtype == DType::kUInt32) return with.template operator()<DType::kUInt32>();
+    with.template operator()<DType::kUInt8>();
   }
 }
 
-// reduce_vectors with the dtype of the source. Narrow items do not come here by rows; without them
-// the compiler spills registers in the loops of float32.
+// reduce_vectors with the dtype of the source; without narrow ones the loop of float32 rows spills.
 template <class A, class Op, class... Arguments>
 __device__ void reduce_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
-  with_source_dtype<A, 8>(p.arrays[kSource].dtype,
-                          [&]<DType kDType>() { reduce_vectors<A, Op, kDType>(p, arguments...); });
+  with_source_dtype<A>(p.arrays[kSource].dtype,
+                       [&]<DType kDType>() { reduce_vectors<A, Op, kDType>(p, arguments...); });
 }
 
 // One unit of any layout; elements from `count` on are left out.

@@ -96,11 +96,12 @@ __device__ void walk_vectors(const ReduceParams<A>& p, typename Op::Value (&valu
   });
 }
 
-// walk_vectors with the dtype of the source.
+// walk_vectors with the dtype of the source, which is narrow.
 template <class A, class Op, class... Arguments>
 __device__ void walk_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
-  with_source_dtype<A, 2>(p.arrays[kSource].dtype, [&]<DType kDType>() {
-    walk_vectors<A, Op, kDType, kLoadUnits<kDType>>(p, arguments...);
+  with_source_dtype<A>(p.arrays[kSource].dtype, [&]<DType kDType>() {
+    if constexpr (kItemBytes<kDType> <= 2)
+      walk_vectors<A, Op, kDType, kLoadUnits<kDType>>(p, arguments...);
   });
 }
 

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Where elements enter a sorted vector. Its middle elements, which all threads read, stay in the
-// caches; the last steps are limited by the latency of a read each.
+// Where elements enter a sorted vector; limited by the latency of the reads of the last steps.
 #include "cuda/array/sort_order.cuh"
 #include "cuda/array/unit.cuh"
 #include "cuda/launch/launch.hpp"
