@@ -84,6 +84,10 @@ class Gather {
                         static_cast<std::size_t>(count) * sizeof(T));
             return;
           }
+          if (!problem_.is_scatter && step == 0 && offset_step == 1 && other_step == 1) {
+            for (std::int64_t i = 0; i < count; ++i) y[i] = x[offset[i]];
+            return;
+          }
           for (std::int64_t i = 0; i < count; ++i) {
             T& element = x[i * step + offset[i * offset_step]];
             problem_.is_scatter ? element = y[i * other_step] : y[i * other_step] = element;
@@ -99,6 +103,23 @@ class Gather {
 
 void array_gather(const ArrayGather& problem) {
   with_bytes(size_in_bytes(problem.indexed.dtype), [&]<class T>(T) { Gather<T>(problem).run(); });
+}
+
+// Whether all indices are at least 0 and below the extent.
+bool array_are_below(const std::int64_t* indices, std::int64_t count, std::int64_t extent) {
+  std::atomic<bool> are_below{true};
+  parallel_for(count, kElementsPerPart, [&](std::int64_t first, std::int64_t last) {
+    constexpr std::int64_t kBlock = 1024;
+    for (std::int64_t at = first; at < last && are_below; at += kBlock) {
+      std::uint64_t outside = 0;  // in its highest bit: negative, or not made so by the extent
+      for (std::int64_t i = at, end = std::min(at + kBlock, last); i < end; ++i) {
+        const auto index = static_cast<std::uint64_t>(indices[i]);
+        outside |= index | ~(index - static_cast<std::uint64_t>(extent));
+      }
+      if (outside >> 63 != 0) are_below = false;
+    }
+  });
+  return are_below;
 }
 
 BadIndex array_index_offsets(const ArrayIndexOffsets& problem) {

@@ -26,9 +26,19 @@ NDArray as_indices(const NDArray& indices, Device device, const char* op) {
   return minimum(indices, INT64_MAX).astype(DType::kInt64);
 }
 
+// Whether the indices, of one axis, are element offsets already.
+bool are_offsets(const std::vector<NDArray>& indices, const Dims& shape, const NDArray& x,
+                 int axis) {
+  const NDArray& first = indices.front();
+  return !x.device().is_cuda() && indices.size() == 1 && x.strides()[axis] == 1 &&
+         first.shape() == shape && first.is_contiguous() &&
+         cpu::array_are_below(first.as<std::int64_t>(), first.size(), x.shape()[axis]);
+}
+
 // Element offsets of the places that index arrays of one shape name, checked.
 NDArray offsets_of(const std::vector<NDArray>& indices, const Dims& shape, const NDArray& x,
                    int first_axis, const char* op) {
+  if (are_offsets(indices, shape, x, first_axis)) return indices.front();
   NDArray offsets = NDArray::empty(shape, DType::kInt64, x.device());
   if (offsets.size() == 0) return offsets;
   ArrayIndexOffsets problem;

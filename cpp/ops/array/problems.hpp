@@ -235,6 +235,7 @@ void array_scan(const ArrayScan& problem);
 void array_sort(const ArraySort& problem);
 void array_search(const ArraySearch& problem);
 BadIndex array_index_offsets(const ArrayIndexOffsets& problem);
+bool array_are_below(const std::int64_t* indices, std::int64_t count, std::int64_t extent);
 void array_gather(const ArrayGather& problem);
 std::int64_t array_count_true(const bool* mask, std::int64_t count);
 void array_nonzero(const ArrayNonzero& problem);
