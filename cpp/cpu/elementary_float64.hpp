@@ -196,7 +196,7 @@ struct Arctangent {
       -0x1.745d165df3f95p-4, 0x1.3b1392d9e785cp-4, -0x1.110e880a7a521p-4, 0x1.e19a13b9fc6dfp-5,
       -0x1.ac7a938b69c93p-5, 0x1.74ddd408bb4c1p-5, -0x1.1b33b923aa954p-5, 0x1.0ad36a455cafbp-6};
 };
-constexpr double kRightAngle = 0x1.921fb54442d18p0, kRightAngleLow = 0x1.1a62633145c07p-54;
+constexpr double kRightAngleLow = 0x1.1a62633145c07p-54;
 // atan(a / b) of positive numbers: base + atan(t) with t = a / b, (a - b) / (a + b) or -b / a.
 MEMBOUND_ALWAYS_INLINE F64 atan_of_quotient(F64 a, F64 b) {
   const F64 zero = {};
