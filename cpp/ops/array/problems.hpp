@@ -114,8 +114,8 @@ struct ArraySort {
   bool descending;
 };
 
-// places[i] = how many elements of a sorted vector, NaNs last, are less than wanted[i]; with `right`
-// less or equal. All contiguous; of bool, integers, float32 or float64.
+// places[i] = how many elements of a sorted vector, NaNs last, are less than wanted[i]; with
+// `right` less or equal. All contiguous; of bool, integers, float32 or float64.
 struct ArraySearch {
   const void *sorted, *wanted;
   std::int64_t* places;
