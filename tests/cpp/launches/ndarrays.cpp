@@ -117,7 +117,7 @@ TEST_CASE("array_reduce and array_scan") {
   });
 }
 
-TEST_CASE("array_sort, array_gather and array_nonzero") {
+TEST_CASE("array_sort, array_search, array_gather and array_nonzero") {
   for_each_gpu_and_dtype("array_sort", [](DType dtype) {
     const ArrayOperand values = operand(dtype, {1}), indices = operand(DType::kInt64, {1});
     auto* places = static_cast<std::int64_t*>(indices.data);
@@ -126,6 +126,8 @@ TEST_CASE("array_sort, array_gather and array_nonzero") {
         cuda::array_sort({values.data, nullptr, dtype, rows, size, false}, kStream);
         cuda::array_sort({values.data, places, dtype, rows, size, true}, kStream);
       }
+      for (const bool right : {false, true})
+        cuda::array_search({values.data, values.data, places, dtype, size, size, right}, kStream);
       for (const bool is_scatter : {false, true}) {
         ArrayGather gather;
         gather.is_scatter = is_scatter;
