@@ -320,6 +320,14 @@ def test_places_in_a_sorted_vector(device, known, wanted, side):
     assert_same(result, np.asarray(np.searchsorted(known, wanted, side=side, sorter=order)))
 
 
+def test_a_sorter_of_another_length_raises():
+    x = nd.asarray([30.0, 10.0, 20.0])
+    with pytest.raises(ValueError, match=r"'sorter' must have shape \(3,\), got \(2,\)"):
+        nd.searchsorted(x, 25.0, sorter=nd.asarray([1, 2]))
+    with pytest.raises(TypeError, match="'sorter'"):
+        nd.searchsorted(x, 25.0, sorter=[1, 2, 0])
+
+
 WRONG = [
     (lambda x: nd.sum(x, axis=2), IndexError, "sum.*'axis'.*-2 to 1.*2"),
     (lambda x: nd.sum(x, axis=(0, 0)), ValueError, "sum"),

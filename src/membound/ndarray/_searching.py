@@ -94,6 +94,10 @@ def searchsorted(
         raise ValueError(f"searchsorted: argument 'x1' must be a vector, got shape {x1.shape}")
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: argument 'side' must be 'left' or 'right', got {side!r}")
+    if sorter is not None and array_of("searchsorted", "sorter", sorter).shape != x1.shape:
+        raise ValueError(
+            f"searchsorted: argument 'sorter' must have shape {x1.shape}, got {sorter.shape}"
+        )
     dtype = _core.array_result_type(x1, x2)
     ordered = _core.array_astype(x1 if sorter is None else x1[sorter], dtype, False)
     if isinstance(x2, NDArray):
