@@ -240,3 +240,25 @@ def test_a_repeated_element_takes_no_writes():
     x = nd.broadcast_to(nd.zeros(3), (2, 3))
     with pytest.raises(ValueError, match=r"overlap|broadcast|share"):
         x[0] = 1.0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_assignment_may_write_over_its_indices(device, seed):
+    rng = np.random.default_rng(seed)
+    known, values = rng.permutation(1000), rng.integers(0, 2**62, 1000)
+    wanted = known.copy()
+    wanted[known] = values
+    x = to_ndarray(known, device)
+    x[x] = to_ndarray(values, device)
+    assert_same(x, wanted)
+
+
+def test_an_assignment_may_write_over_indices_of_another_array(seed):
+    """Which shares the memory of a NumPy array, as the one that is written does."""
+    rng = np.random.default_rng(seed)
+    known, values = rng.permutation(1000), rng.integers(0, 2**62, 1000)
+    wanted = known.copy()
+    wanted[known] = values
+    x, indices = nd.from_dlpack(known), nd.from_dlpack(known)
+    x[indices] = nd.asarray(values)
+    assert_same(x, wanted)

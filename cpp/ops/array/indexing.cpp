@@ -26,7 +26,8 @@ NDArray as_indices(const NDArray& indices, Device device, const char* op) {
   return minimum(indices, INT64_MAX).astype(DType::kInt64);
 }
 
-// Whether the indices, of one axis, are element offsets already.
+// Whether the indices, of one axis, are element offsets already. Not for a scatter, which may write
+// over its indices.
 bool are_offsets(const std::vector<NDArray>& indices, const Dims& shape, const NDArray& x,
                  int axis) {
   const NDArray& first = indices.front();
@@ -37,8 +38,8 @@ bool are_offsets(const std::vector<NDArray>& indices, const Dims& shape, const N
 
 // Element offsets of the places that index arrays of one shape name, checked.
 NDArray offsets_of(const std::vector<NDArray>& indices, const Dims& shape, const NDArray& x,
-                   int first_axis, const char* op) {
-  if (are_offsets(indices, shape, x, first_axis)) return indices.front();
+                   int first_axis, bool is_scatter, const char* op) {
+  if (!is_scatter && are_offsets(indices, shape, x, first_axis)) return indices.front();
   NDArray offsets = NDArray::empty(shape, DType::kInt64, x.device());
   if (offsets.size() == 0) return offsets;
   ArrayIndexOffsets problem;
@@ -76,7 +77,8 @@ struct Places {
   NDArray offsets;
   std::size_t before, among;
 
-  Places(const NDArray& x, const std::vector<NDArray>& given, int first_axis, const char* op)
+  Places(const NDArray& x, const std::vector<NDArray>& given, int first_axis, bool is_scatter,
+         const char* op)
       : before(static_cast<std::size_t>(first_axis)) {
     MEMBOUND_CHECK(!given.empty() && first_axis >= 0 &&
                        first_axis + static_cast<int>(given.size()) <= x.rank(),
@@ -95,7 +97,7 @@ struct Places {
     shape.insert(shape.end(), begin + first_axis + static_cast<int>(given.size()), x.shape().end());
     geometry::check_shape(shape, x.dtype(), op);
     if (geometry::size_of(shape) > 0 || geometry::size_of(common) > 0)
-      offsets = offsets_of(indices, common, x, first_axis, op);
+      offsets = offsets_of(indices, common, x, first_axis, is_scatter, op);
   }
 
   ArrayGather problem(const NDArray& x, std::size_t indexed_axes) const {
@@ -117,7 +119,7 @@ struct Places {
 NDArray gathered(const NDArray& x, const std::vector<NDArray>& indices, int first_axis,
                  const char* op) {
   check_array_dtype(x.dtype(), op, "x");
-  const Places places(x, indices, first_axis, op);
+  const Places places(x, indices, first_axis, false, op);
   NDArray result = NDArray::empty(places.shape, x.dtype(), x.device());
   if (result.size() == 0) return result;
   ArrayGather problem = places.problem(x, indices.size());
@@ -138,7 +140,7 @@ void scatter(NDArray& x, const std::vector<NDArray>& indices, int first_axis,
   constexpr const char* kOp = "scatter";
   check_array_dtype(x.dtype(), kOp, "x");
   check_destination(x, kOp, "x");
-  const Places places(x, indices, first_axis, kOp);
+  const Places places(x, indices, first_axis, true, kOp);
   NDArray source = values.to(x.device()).astype(x.dtype());
   geometry::broadcast_strides(source.shape(), source.strides(), places.shape, kOp);
   if (geometry::size_of(places.shape) == 0) return;
@@ -169,7 +171,8 @@ NDArray take_along_axis(const NDArray& x, const NDArray& given, int axis) {
   // Before the offsets: an index into an empty axis is an error, unless there is none.
   if (result.size() == 0) return result;
   const NDArray offsets =
-      offsets_of({indices}, indices.shape(), x, static_cast<int>(place), kOp).broadcast_to(shape);
+      offsets_of({indices}, indices.shape(), x, static_cast<int>(place), false, kOp)
+          .broadcast_to(shape);
   const NDArray rows = x.slice(static_cast<int>(place), {0, 1, 1});
   ArrayGather problem;
   problem.is_scatter = false;
