@@ -33,28 +33,14 @@ MEMBOUND_ALWAYS_INLINE Two product(F64 a, F64 b) {
 
 // --- logarithms ---
 
-// log(x + rest) = n * log(2) + f - less, for normal x and a rest below an ulp of it.
-struct LogParts {
-  F64 n, f, less;
-};
-MEMBOUND_ALWAYS_INLINE LogParts log_parts(F64 x) {
-  using L = Logarithm;
-  const auto [n, f] = parts_of_logarithm(x);
-  const F64 s = f / (2 + f), square = s * s;
-  return {n, f, s * (f - curve_from<0, L>(square) * square)};
-}
-MEMBOUND_ALWAYS_INLINE F64 log_of(F64 x, F64 rest) {
-  const auto [n, f, less] = log_parts(x);
-  const F64 small = multiply_add(n, F64{} + Logarithm::kLn2Low, rest / x - less);
-  return multiply_add(n, F64{} + Logarithm::kLn2High, f + small);
-}
 // In units of a base whose logarithm of 2 is high + low, and of e scale + scale_low.
 MEMBOUND_ALWAYS_INLINE F64 log_to_base(F64 x, double high, double low, double scale,
                                        double scale_low) {
-  const auto [n, f, less] = log_parts(x);
+  const auto [n, f] = parts_of_logarithm(x);
+  const auto [s, rest] = logarithm_of_mantissa(f);
   const Two scaled = product(f, F64{} + scale), whole = sum(n * high, scaled.high);
   const F64 small = multiply_add(f, F64{} + scale_low, scaled.low) + whole.low;
-  return whole.high + (multiply_add(n, F64{} + low, small) - less * scale);
+  return whole.high + (multiply_add(n, F64{} + low, small) - s * rest * scale);
 }
 MEMBOUND_ALWAYS_INLINE F64 log2_of(F64 x) {
   return log_to_base(x, 1, 0, 0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56);

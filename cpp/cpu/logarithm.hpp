@@ -33,14 +33,26 @@ MEMBOUND_ALWAYS_INLINE PartsOfLogarithm parts_of_logarithm(F64 x) {
           bit_copy<F64>((shifted & L::kMantissa) + L::kRootOfHalf) - 1};
 }
 
-// Within 1 ulp for normal positive numbers (three million samples); a NaN stays a NaN.
-MEMBOUND_ALWAYS_INLINE F64 log_of(F64 x) {
+// log(1 + f) = f - s * rest
+struct LogarithmOfMantissa {
+  F64 s, rest;
+};
+MEMBOUND_ALWAYS_INLINE LogarithmOfMantissa logarithm_of_mantissa(F64 f) {
+  // log(1 + f) = 2 * atanh(s) for s = f / (2 + f).
+  const F64 s = f / (2 + f), square = s * s;
+  return {s, f - curve_from<0, Logarithm>(square) * square};
+}
+
+// log(x + rest) within 1 ulp for normal positive numbers (three million samples) and a rest below
+// an ulp of them; a NaN stays a NaN.
+template <class Rest = NoRest>
+MEMBOUND_ALWAYS_INLINE F64 log_of(F64 x, Rest rest_of_x = {}) {
   using L = Logarithm;
   const auto [n, f] = parts_of_logarithm(x);
-  // log(1 + f) = 2 * atanh(s) = f - s * (f - rest) for s = f / (2 + f).
-  const F64 s = f / (2 + f), square = s * s;
-  const F64 rest = curve_from<0, L>(square) * square;
-  const F64 less = multiply_add(s, f - rest, -(n * L::kLn2Low));
+  const auto [s, rest] = logarithm_of_mantissa(f);
+  F64 low = n * L::kLn2Low;
+  if constexpr (sizeof(Rest) == sizeof(F64)) low += rest_of_x / x;
+  const F64 less = multiply_add(s, rest, -low);
   const F64 log = multiply_add(n, F64{} + L::kLn2High, f - less);
   return x == x ? log : x;
 }

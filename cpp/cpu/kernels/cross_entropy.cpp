@@ -237,7 +237,7 @@ class CrossEntropy {
       sums.distances += sums.weight * (static_cast<double>(base) - base_of(sums.top));
     }
     sums.distances += static_cast<double>(
-        sum_of_distances<T>(DistanceTerms<T, Logits>{logits, base, weights}, count));
+        sum_of_terms<T>(DistanceTerms<T, Logits>{logits, base, weights}, count));
     sums.weight += weights == nullptr
                        ? static_cast<double>(count)
                        : static_cast<double>(sum_of_class_weights<T>(weights, count));
@@ -251,7 +251,7 @@ class CrossEntropy {
       sums.entropy = (sums.entropy + sums.powers * higher) * __builtin_exp(-higher);
     }
     const EntropyTerms<T, Logits> terms{logits, base_of(top)};
-    sums.entropy += static_cast<double>(sum_of_entropy<T>(terms, count)) * kUnshift;
+    sums.entropy += static_cast<double>(sum_of_terms<T>(terms, count)) * kUnshift;
   }
   // The column of the largest logit, the first of several; NaN counts as larger than any, as in
   // NumPy.

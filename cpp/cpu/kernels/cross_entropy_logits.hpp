@@ -77,16 +77,8 @@ struct EntropyTerms {
     term->left = first_of_step<T>({of(l.first), of(l.second)}, count, A{0});
   }
 };
-template <class T, class Logits>
-[[gnu::noinline]] typename Lanes<T>::A sum_of_entropy(const EntropyTerms<T, Logits>& terms,
-                                                      std::int64_t count) {
-  typename Lanes<T>::A sum;
-  sums_of_block<T>(terms, 0, count, &sum);
-  return sum;
-}
-template <class T, class Logits>
-[[gnu::noinline]] typename Lanes<T>::A sum_of_distances(const DistanceTerms<T, Logits>& terms,
-                                                        std::int64_t count) {
+template <class T, class Terms>
+[[gnu::noinline]] typename Lanes<T>::A sum_of_terms(const Terms& terms, std::int64_t count) {
   typename Lanes<T>::A sum;
   sums_of_block<T>(terms, 0, count, &sum);
   return sum;
