@@ -264,6 +264,27 @@ def training(parameters: int) -> None:
     print(render(header, rows), flush=True)
 
 
+def searches(wanted: int) -> None:
+    """Places of random numbers in a sorted vector, and which of them are in it."""
+    rows = []
+    make = cupy.random.default_rng(0)
+    for dtype in ("float32", "float64", "int64"):
+        for length in (100, wanted >> 4, wanted):
+            ordered, random = ((make.random(size) * 1e9).astype(dtype) for size in (length, wanted))
+            ordered.sort()
+            x, y = nd.from_dlpack(ordered), nd.from_dlpack(random)
+            for name, ours, theirs in (
+                ("searchsorted", lambda: nd.searchsorted(x, y),  # noqa: B023
+                 lambda: cupy.searchsorted(ordered, random)),  # noqa: B023
+                ("isin", lambda: nd.isin(y, x), lambda: cupy.isin(random, ordered)),  # noqa: B023
+            ):  # fmt: skip
+                mine, its = microseconds(ours, 2e-2), microseconds(theirs, 2e-2)
+                rows.append([name, dtype, str(length), f"{mine:.0f}", f"{its:.0f}",
+                             f"{its / mine:.2f}"])  # fmt: skip
+    header = [f"{wanted} numbers", "dtype", "vector", "ours us", "CuPy us", "CuPy/ours"]
+    print(render(header, rows), flush=True)
+
+
 def torch_adamw(count: int, size: int) -> Callable[[], Any] | None:
     try:
         import torch
@@ -285,12 +306,14 @@ def scipy_stencil(x: Any, weights: Any, axis: int) -> Callable[[], Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="64 MiB, two dtypes")
-    parser.add_argument("--only", choices=["bandwidth", "host", "matmul", "training"])
+    parser.add_argument("--only", choices=["bandwidth", "host", "matmul", "searches", "training"])
     options = parser.parse_args()
     if options.only in (None, "host"):
         host_time()
     if options.only in (None, "matmul"):
         products((1024, 4096) if options.quick else (1024, 2048, 4096, 8192))
+    if options.only in (None, "searches"):
+        searches(1 << 24)
     if options.only in (None, "training"):
         training(10**8 if options.quick else 10**9)
     if options.only in (None, "bandwidth"):
