@@ -262,3 +262,13 @@ def test_an_assignment_may_write_over_indices_of_another_array(seed):
     x, indices = nd.from_dlpack(known), nd.from_dlpack(known)
     x[indices] = nd.asarray(values)
     assert_same(x, wanted)
+
+
+def test_an_assignment_may_write_over_its_values_in_another_array(seed):
+    rng = np.random.default_rng(seed)
+    known, indices = rng.random(1000), rng.permutation(1000)
+    wanted = known.copy()
+    wanted[indices] = known.copy()
+    x, values = nd.from_dlpack(known), nd.from_dlpack(known)
+    x[nd.asarray(indices)] = values
+    assert_same(x, wanted)

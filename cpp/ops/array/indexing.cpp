@@ -6,6 +6,7 @@
 
 #include "core/array/geometry.hpp"
 #include "core/check.hpp"
+#include "core/layout.hpp"
 #include "core/route.hpp"
 #include "membound/array/copy.hpp"
 #include "membound/array/elementwise.hpp"
@@ -144,7 +145,7 @@ void scatter(NDArray& x, const std::vector<NDArray>& indices, int first_axis,
   NDArray source = values.to(x.device()).astype(x.dtype());
   geometry::broadcast_strides(source.shape(), source.strides(), places.shape, kOp);
   if (geometry::size_of(places.shape) == 0) return;
-  if (source.buffer() == x.buffer()) source = source.copy();
+  if (may_overlap(source.view(), x.view())) source = source.copy();
   ArrayGather problem = places.problem(x, indices.size());
   problem.is_scatter = true;
   problem.other = operand_of(source, places.shape, kOp);
