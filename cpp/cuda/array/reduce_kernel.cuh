@@ -54,7 +54,7 @@ inline constexpr int kReduceLoads = 4;  // in flight per thread
 template <class A, class Op, DType kDType>
 __device__ void reduce_vectors(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
                                const A (&centres)[kUnitItems], const char* from, std::int64_t step,
-                               std::int64_t count, std::int64_t place, std::int64_t place_step,
+                               int count, std::int64_t place, std::int64_t place_step,
                                std::int64_t apart) {
   constexpr int kBytes = static_cast<int>(kItemBytes<kDType>);
   constexpr int kRest = kReduceLoads, kLoads = kBytes == 8 ? kRest : 2 * kRest;
@@ -111,11 +111,12 @@ __device__ void with_source_dtype(DType dtype, const With& with) {
   }
 }
 
-// reduce_vectors with the dtype of the source; without narrow ones the loop of float32 rows spills.
-template <class A, class Op, class... Arguments>
+// reduce_vectors with the dtype of the source, whose items have at least kFewest bytes.
+template <class A, class Op, int kFewest, class... Arguments>
 __device__ void reduce_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
-  with_source_dtype<A>(p.arrays[kSource].dtype,
-                       [&]<DType kDType>() { reduce_vectors<A, Op, kDType>(p, arguments...); });
+  with_source_dtype<A>(p.arrays[kSource].dtype, [&]<DType kDType>() {
+    if constexpr (kItemBytes<kDType> >= kFewest) reduce_vectors<A, Op, kDType>(p, arguments...);
+  });
 }
 
 // One unit of any layout; elements from `count` on are left out.
@@ -196,13 +197,15 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
     const std::int64_t end = min(chunk * p.config.chunk + p.config.chunk, p.reduced.size);
     if (p.dense) {
       const std::int64_t whole = min(end, p.inner / kUnitItems);
-      const std::int64_t count = unit < whole ? (whole - unit + lanes - 1) >> p.lane_bits : 0;
+      const int count =
+          unit < whole ? static_cast<int>((whole - unit + lanes - 1) >> p.lane_bits) : 0;
       const UnitArray& source = p.arrays[kSource];
-      reduce_dense<A, Op>(p, values, centres,
-                          source.data + at[kSource] * source.item_bytes + unit * source.unit_bytes,
-                          std::int64_t{lanes} * source.unit_bytes, count, unit * kUnitItems,
-                          std::int64_t{lanes} * kUnitItems, std::int64_t{1});
-      unit += count * lanes;
+      reduce_dense<A, Op, 4>(
+          p, values, centres,
+          source.data + at[kSource] * source.item_bytes + unit * source.unit_bytes,
+          std::int64_t{lanes} * source.unit_bytes, count, unit * kUnitItems,
+          std::int64_t{lanes} * kUnitItems, std::int64_t{1});
+      unit += std::int64_t{lanes} * count;
     }
 #pragma unroll 1
     for (; unit < end; unit += lanes) {
@@ -245,13 +248,14 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
     std::int64_t element = chunk * p.config.chunk + lane;
     const std::int64_t end = min(chunk * p.config.chunk + p.config.chunk, p.reduced.size);
     if (p.dense && count == kUnitItems) {
-      const std::int64_t left = element < end ? (end - element + lanes - 1) >> p.lane_bits : 0;
+      const int left =
+          element < end ? static_cast<int>((end - element + lanes - 1) >> p.lane_bits) : 0;
       const UnitArray& source = p.arrays[kSource];
       const std::int64_t step = p.reduced_strides[0][0] * source.item_bytes;
-      reduce_dense<A, Op>(p, values, centres,
-                          source.data + at[kSource] * source.item_bytes + element * step,
-                          lanes * step, left, element, std::int64_t{lanes}, std::int64_t{0});
-      element += left * lanes;
+      reduce_dense<A, Op, 1>(p, values, centres,
+                             source.data + at[kSource] * source.item_bytes + element * step,
+                             lanes * step, left, element, std::int64_t{lanes}, std::int64_t{0});
+      element += std::int64_t{lanes} * left;
     }
 #pragma unroll 1
     for (; element < end; element += lanes) {
