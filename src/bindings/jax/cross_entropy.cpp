@@ -26,13 +26,15 @@ void run(const CrossEntropy& a, StreamView stream) {
   also.lse = pointer(a.lse);
   also.z_loss = pointer(a.z_losses);
   also.predictions = pointer(a.predictions);
+  also.entropy = pointer(a.entropy);
   cross_entropy(a.logits.value(), a.labels.value(), OptionalView(a.weight), nullptr, options_of(a),
                 a.loss.value(), also, stream);
 }
 
 void run(const CrossEntropyBackward& a, StreamView stream) {
   cross_entropy_backward(OptionalView(a.dloss), a.logits.value(), a.labels.value(), a.lse.value(),
-                         OptionalView(a.weight), options_of(a), a.dlogits.value(), nullptr, stream);
+                         OptionalView(a.weight), options_of(a), a.dlogits.value(), nullptr, stream,
+                         {OptionalView(a.entropy), OptionalView(a.dentropy)});
 }
 
 }  // namespace membound::python::jax

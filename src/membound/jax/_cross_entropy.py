@@ -130,7 +130,9 @@ def _jitted_backward(dloss, logits, labels, lse, weight, options):
     return backward_call(dloss, logits, labels, lse, weight, options)
 
 
-def forward_call(logits, labels, weight, options):
+def forward_call(logits, labels, weight, options, with_entropy=False):
+    """The loss, lse, z loss and predictions of rows; their entropies if wanted."""
+
     def run(logits, labels, weight):
         rows = _ffi.rows_of(logits)
         results = {
@@ -138,25 +140,29 @@ def forward_call(logits, labels, weight, options):
             "lse": jax.ShapeDtypeStruct((*rows.shape, 2), rows.dtype),
             "z_losses": rows,
             "predictions": _ffi.like(labels) if options.return_predictions else None,
+            "entropy": rows if with_entropy else None,
         }
         arrays = {"logits": logits, "labels": labels, "weight": weight}
         return _ffi.call("cross_entropy", arrays, results, options)
 
     rows = _sharding.rows_of(logits)
-    results = [_sharding.Result(rows)] * (3 + options.return_predictions)
+    results = [_sharding.Result(rows)] * (3 + options.return_predictions + with_entropy)
     found = _sharding.cut(run, (logits, labels, weight), (rows, rows, ()), results)
-    return *found[:3], found[3] if options.return_predictions else None
+    predictions = found[3] if options.return_predictions else None
+    return *found[:3], predictions, *found[-1:] * with_entropy
 
 
-def backward_call(dloss, logits, labels, lse, weight, options):
+def backward_call(dloss, logits, labels, lse, weight, options, entropy=None, dentropy=None):
     def run(*operands):
-        arrays = dict(zip(("dloss", "logits", "labels", "lse", "weight"), operands, strict=True))
+        names = "dloss", "logits", "labels", "lse", "weight", "entropy", "dentropy"
+        arrays = dict(zip(names, operands, strict=True))
         results = {"dlogits": _ffi.like(arrays["logits"])}
         return _ffi.call("cross_entropy_backward", arrays, results, options)
 
-    operands = dloss, logits, labels, lse, weight
+    operands = dloss, logits, labels, lse, weight, entropy, dentropy
     rows = _sharding.rows_of(logits)
-    return _sharding.cut(run, operands, (rows, rows, rows, rows, ()), [_sharding.Result(rows)])[0]
+    of_operands = rows, rows, rows, rows, (), rows, rows
+    return _sharding.cut(run, operands, of_operands, [_sharding.Result(rows)])[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -213,41 +213,19 @@ def _logits(x, weight, bias, options):
 
 def _losses(logits, labels, class_weight, options):
     """The loss of each row, or this device's part of it, lse, and so the entropy if wanted."""
+    given = logits, labels, class_weight, options.loss
     if options.axis_name is not None:
-        given = class_weight, options.loss, options.axis_name
-        loss, lse = _vocab_shards.forward(logits, labels, *given)
-    else:
-        loss, lse = _cross_entropy.forward_call(logits, labels, class_weight, options.loss)[:2]
-    if not options.entropy:
-        return loss, lse
-    p, log_p, _ = _probabilities(logits, lse, options)
-    entropy = jnp.where(jnp.isnan(loss), math.nan, 0.0 - (p * log_p).sum(-1))
-    return loss, lse, jnp.where(labels == options.loss.ignore_index, 0, entropy)
-
-
-def _probabilities(logits, lse, options):
-    """The probabilities, their logarithms, and the slopes of capped logits."""
-    values, slope = _vocab_shards.capped(logits.astype(lse.dtype), options.loss.softcap)
-    log_p = values - lse[..., :1] - lse[..., 1:]
-    # XLA may make the logits here again, and rounds them otherwise than those that lse is of.
-    log_p = log_p - jnp.log(_summed(jnp.exp(log_p).sum(-1, keepdims=True), options))
-    return jnp.exp(log_p), jnp.clip(log_p, jnp.finfo(log_p.dtype).min, 0), slope
+        return _vocab_shards.forward(*given, options.axis_name, options.entropy)
+    loss, lse, _, _, *entropy = _cross_entropy.forward_call(*given, options.entropy)
+    return loss, lse, *entropy
 
 
 def _slopes(logits, labels, class_weight, options, dloss, lse, *entropies):
-    """The gradient of logits; entropies: their gradient and themselves."""
+    """The gradient of logits; entropies: themselves and their gradient."""
     given = dloss, logits, labels, lse, class_weight, options.gradient
     if options.axis_name is not None:
-        dlogits = _vocab_shards.backward(*given, options.axis_name)
-    else:
-        dlogits = _cross_entropy.backward_call(*given)
-    if not entropies:
-        return dlogits
-    dentropy, entropy = (each[..., None] for each in entropies)
-    dentropy = jnp.where(labels[..., None] == options.loss.ignore_index, 0, dentropy)
-    p, log_p, slope = _probabilities(logits, lse, options)
-    more = dentropy * p * (log_p + entropy) * slope
-    return (dlogits.astype(more.dtype) - more).astype(logits.dtype)
+        return _vocab_shards.backward(*given, options.axis_name, *entropies)
+    return _cross_entropy.backward_call(*given, *entropies)
 
 
 def _chunked(x, labels, *of_rows, options):
@@ -363,7 +341,7 @@ def _rows_gradient(options, saved, slopes):
     dloss, *dentropies = (
         each / options.temperature for each in (slopes if options.entropy else [slopes])
     )
-    _, gradients = _gradients(*given, options, [dloss, lse, *dentropies, *entropies])
+    _, gradients = _gradients(*given, options, [dloss, lse, *entropies, *dentropies])
     return *gradients, None, None
 
 

@@ -22,14 +22,15 @@ def columns_of_device(count, axis):
     return lax.axis_index(axis) * count, lax.psum(1, axis) * count
 
 
-def forward(logits, labels, class_weight, options, axis):
-    """This device's part of each row's loss, and the row's lse in two parts."""
+def forward(logits, labels, class_weight, options, axis, with_entropy=False):
+    """This device's part of each row's loss, the row's lse in two parts, and so the entropy."""
     wide, count = _ffi.statistics_dtype(logits), logits.shape[-1]
     first, vocab = columns_of_device(count, axis)
     own, local = _local(labels, first, count, options)
     plain = options._replace(label_smoothing=0.0, z_loss=0.0, ignore_index=_NO_LABEL)
     logits, own, local = _sharding.vary_together(logits, own, local)
-    loss, here, *_ = _cross_entropy.forward_call(logits, local, None, plain)
+    given = logits, local, None, plain
+    loss, here, _, _, *entropy = _cross_entropy.forward_call(*given, with_entropy)
     lse, low = _whole(here, axis)
     later = (lse - here[..., 0]) + (low - here[..., 1])  # how much the row's lse exceeds ours
     chosen, all_weights = _weights(labels, class_weight, wide, vocab, options)
@@ -46,11 +47,17 @@ def forward(logits, labels, class_weight, options, axis):
             share * (count * distance + later * own_weights.sum()),
         )  # fmt: skip
     outside = ((labels < 0) | (labels >= vocab)) & (labels != options.ignore_index)
-    return jnp.where(outside, math.nan, part), jnp.stack([lse, low], -1)
+    if entropy:  # the row's distribution is a mixture of those of the devices
+        share = jnp.exp(-later)
+        found = jnp.where(outside, math.nan, share * (entropy[0] + later))
+        entropy = [jnp.where(labels == options.ignore_index, 0, found)]
+    return jnp.where(outside, math.nan, part), jnp.stack([lse, low], -1), *entropy
 
 
-def backward(dloss, logits, labels, lse, class_weight, options, axis):
-    """The gradient of this device's logits, of the whole rows' losses."""
+def backward(
+    dloss, logits, labels, lse, class_weight, options, axis, entropy=None, dentropy=None
+):
+    """The gradient of this device's logits, of the whole rows' losses and entropies."""
     wide, count = _ffi.statistics_dtype(logits), logits.shape[-1]
     first, vocab = columns_of_device(count, axis)
     own, local = _local(labels, first, count, options)
@@ -63,15 +70,19 @@ def backward(dloss, logits, labels, lse, class_weight, options, axis):
     outside = ((labels < 0) | (labels >= vocab)) & (labels != options.ignore_index)
     factor = jnp.where(outside, math.nan, factor)
     plain = options._replace(label_smoothing=0.0, z_loss=0.0, ignore_index=_NO_LABEL)
-    operands = _sharding.vary_together(dloss * factor, logits, local, lse)
-    dlogits = _cross_entropy.backward_call(*operands, None, plain)
+    operands = _sharding.vary_together(dloss * factor, logits, local, lse, entropy, dentropy)
+    *operands, entropy, dentropy = operands
+    dlogits = _cross_entropy.backward_call(*operands, None, plain, entropy, dentropy)
     # The kernel takes the label of every row to be in our first column, if it is not ours.
     at = jnp.clip(local, 0)[..., None]
     value = jnp.take_along_axis(logits, at, -1).astype(wide)[..., 0]
     value, slope = capped(value, options.softcap)
-    p = jnp.exp(value - lse[..., 0] - lse[..., 1])
-    value = dloss * (p * factor - jnp.where(own, of_label, 0)) * slope
-    value = jnp.where(labels == options.ignore_index, 0, value)
+    log_p = value - lse[..., 0] - lse[..., 1]
+    p = jnp.exp(log_p)
+    value = dloss * (p * factor - jnp.where(own, of_label, 0))
+    if entropy is not None:
+        value -= dentropy * jnp.where(p > 0, p * (log_p + entropy), 0)
+    value = jnp.where(labels == options.ignore_index, 0, value * slope)
     flat, every = dlogits.reshape(-1, count), jnp.arange(value.size)
     flat = flat.at[every, at.reshape(-1)].set(value.reshape(-1).astype(logits.dtype))
     dlogits = flat.reshape(logits.shape)
