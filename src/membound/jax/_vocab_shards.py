@@ -54,9 +54,7 @@ def forward(logits, labels, class_weight, options, axis, with_entropy=False):
     return jnp.where(outside, math.nan, part), jnp.stack([lse, low], -1), *entropy
 
 
-def backward(
-    dloss, logits, labels, lse, class_weight, options, axis, entropy=None, dentropy=None
-):
+def backward(dloss, logits, labels, lse, class_weight, options, axis, entropy=None, dentropy=None):
     """The gradient of this device's logits, of the whole rows' losses and entropies."""
     wide, count = _ffi.statistics_dtype(logits), logits.shape[-1]
     first, vocab = columns_of_device(count, axis)
