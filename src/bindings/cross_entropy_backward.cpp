@@ -13,13 +13,14 @@ constexpr const char* kName = "cross_entropy_backward";
 
 nb::object call_jax(const ArrayCall& call, const CrossEntropyBackwardArguments& a) {
   call.check_jax_absent(a.dlogits, "dlogits", "which cannot be written");
-  call.check_jax_absent(a.entropy, "entropy", "which have no gradients of entropies");
-  call.check_jax_absent(a.dentropy, "dentropy", "which have no gradients of entropies");
   call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
+  nb::dict keywords = cross_entropy_keywords(a);
+  keywords["entropy"] = call.check_jax_input(a.entropy, "entropy");
+  keywords["dentropy"] = call.check_jax_input(a.dentropy, "dentropy");
   return nb::module_::import_("membound.jax")
       .attr(kName)(nb::handle(a.dloss), nb::handle(a.logits),
                    call.check_jax_input(a.labels, "labels"), call.check_jax_input(a.lse, "lse"),
-                   call.check_jax_input(a.weight, "weight"), **cross_entropy_keywords(a));
+                   call.check_jax_input(a.weight, "weight"), **keywords);
 }
 
 }  // namespace

@@ -406,13 +406,13 @@ def names_say_the_idea(root: Path) -> list[str]:
 # says why; one that makes a folder smaller lowers its figure.
 DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
 FOLDERS = {
-    "cpp/cuda": (166, 26_600),
+    "cpp/cuda": (166, 26_610),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
     "src": (274, 38_240),
     "src/bindings": (88, 10_085),
     "src/bindings/jax": (11, 680),
-    "src/membound/jax": (23, 3_420),
+    "src/membound/jax": (23, 3_430),
     "src/membound/check": (12, 1_785),
     "src/membound/oracle": (7, 910),
     "src/membound/bench": (11, 1_480),

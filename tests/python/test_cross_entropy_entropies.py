@@ -213,10 +213,10 @@ def test_an_entropy_that_dlogits_would_overwrite():
             membound.cross_entropy_backward(ones, logits, labels, lse, dlogits=logits, **both)
 
 
-def test_jax_arrays_are_refused():
+def test_jax_arrays_are_not_written():
     jax = pytest.importorskip("jax")
     logits, labels, ones = jax.numpy.ones((2, 4)), jax.numpy.zeros(2, "int32"), np.ones(2)
     with pytest.raises(TypeError, match="'entropy' must be None for JAX arrays"):
         membound.cross_entropy(logits, labels, entropy=ones)
-    with pytest.raises(TypeError, match="'dentropy' must be None for JAX arrays"):
+    with pytest.raises(TypeError, match="'dentropy' must be a jax array"):
         membound.cross_entropy_backward(1.0, logits, labels, logits[:, :2], dentropy=ones)

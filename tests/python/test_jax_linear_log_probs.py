@@ -150,3 +150,29 @@ def test_bad_options(options, error):
     name = next(iter(options))
     with pytest.raises(error, match=f"^linear_log_probs: argument '{name}' must"):
         mbj.linear_log_probs(x, weight, labels.astype("int32"), **options)
+
+
+def test_the_gradient_of_entropies_of_logits(seed):
+    """Of cross_entropy_backward; the entropies are those that JAX computes."""
+    membound = importlib.import_module("membound")
+    rng = np.random.default_rng(seed)
+    logits = jax.numpy.asarray(rng.standard_normal((5, 7)))
+    labels = jax.numpy.asarray([0, 6, -100, 3, 3])
+
+    def losses(logits):
+        found = jax.nn.log_softmax(logits)
+        chosen = jax.numpy.take_along_axis(found, labels.clip(0)[:, None], -1)[:, 0]
+        counts = labels >= 0
+        entropies = -(jax.numpy.exp(found) * found).sum(-1)
+        return jax.numpy.where(counts, -chosen, 0), jax.numpy.where(counts, entropies, 0)
+
+    (_, entropy), pull = jax.vjp(losses, logits)
+    dloss, dentropy = jax.numpy.asarray(rng.standard_normal((2, 5)))
+    _, lse = mbj.cross_entropy(logits, labels, return_lse=True)
+    given = dloss, logits, labels, lse
+    wanted = pull((dloss, dentropy))[0]
+    for function in (mbj, membound):
+        found = function.cross_entropy_backward(*given, entropy=entropy, dentropy=dentropy)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+        with pytest.raises(ValueError, match="'dentropy' must be given with 'entropy'"):
+            function.cross_entropy_backward(*given, entropy=entropy)

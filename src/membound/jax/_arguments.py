@@ -21,6 +21,7 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 _QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8")
 _OPTIONAL = (
     "weight", "bias", "scale", "dresidual_out", "mask", "up", "row_scale", "class_weight",
+    "entropy", "dentropy",
 )  # fmt: skip
 
 _array_types: set[type] = set()  # isinstance(x, jax.Array) runs Python code: 0.3 us

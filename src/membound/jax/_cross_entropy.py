@@ -56,15 +56,16 @@ def cross_entropy_backward(arrays, options):
     """
     op, dloss = options.op, arrays.pop("dloss")
     _arguments.check_arrays(op, arrays)
-    logits, labels, lse, weight = arrays.values()
+    logits, labels, *others = arrays.values()
     if not isinstance(dloss, jax.Array):
         kind = _ffi.statistics_dtype(logits)
         dloss = _arguments.number(op, dloss, "dloss")
         _arguments.check_finite(op, dloss, "dloss", kind)
         shape = labels.shape if options.reduction == "none" else ()
         dloss = jax.numpy.full(shape, dloss, kind)
-    arguments = dloss, logits, labels, lse, weight, options
-    return _ffi.validated(options.validate, _jitted_backward, *arguments)
+    return _ffi.validated(
+        options.validate, _jitted_backward, dloss, logits, labels, *others, options
+    )
 
 
 def check(logits, labels, weight, options, of_classes="weight"):
@@ -115,8 +116,8 @@ def label_weights(logits, labels, weight, options):
     return jax.numpy.where(labels == options.ignore_index, 0, found).astype(kind)
 
 
-@functools.partial(jax.jit, static_argnums=5)
-def _jitted_backward(dloss, logits, labels, lse, weight, options):
+@functools.partial(jax.jit, static_argnums=7)
+def _jitted_backward(dloss, logits, labels, lse, weight, entropy, dentropy, options):
     check(logits, labels, weight, options)
     kind, rows = _ffi.statistics_dtype(logits), logits.shape[:-1]
     of_loss = rows if options.reduction == "none" else ()
@@ -124,10 +125,19 @@ def _jitted_backward(dloss, logits, labels, lse, weight, options):
     _arguments.check_like(
         options.op, lse, "lse", kind, (*rows, 2) if lse.ndim > len(rows) else rows
     )
+    of_entropy = {"entropy": entropy, "dentropy": dentropy}
+    for argument, array in of_entropy.items():
+        if array is not None:
+            _arguments.check_like(options.op, array, argument, kind, rows)
+        elif any(other is not None for other in of_entropy.values()):
+            (other,) = of_entropy.keys() - {argument}
+            raise ValueError(
+                f"{options.op}: argument '{argument}' must be given with '{other}', got None"
+            )
     if options.reduction == "mean":
         dloss = dloss / label_weights(logits, labels, weight, options).sum()
     dloss = jax.numpy.broadcast_to(dloss, rows)
-    return backward_call(dloss, logits, labels, lse, weight, options)
+    return backward_call(dloss, logits, labels, lse, weight, options, **of_entropy)
 
 
 def forward_call(logits, labels, weight, options, with_entropy=False):
