@@ -195,6 +195,47 @@ def test_rows_from_any_address_on(device, dtype, shape, seed):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "int64"])
+@pytest.mark.parametrize("shape", [(20_000, 70), (70, 20_000), (3, 400, 600)])
+def test_results_in_any_order(device, dtype, shape, seed):
+    """Reversed and permuted results of long columns and rows, which several blocks make."""
+    host = np.random.default_rng(seed).integers(-9, 9, shape).astype(dtype)
+    x = to_ndarray(host, device)
+    for axis in range(len(shape)):
+        for turned, expected in (
+            (nd.flip(x), np.flip(host)),
+            (nd.permute_dims(x, range(x.ndim)[::-1]), host.T),
+            (nd.flip(nd.permute_dims(x, range(x.ndim)[::-1]), axis=0), np.flip(host.T, 0)),
+        ):
+            wide = nd.sum(turned, axis=axis, dtype=nd.float32 if dtype == "float16" else None)
+            np.testing.assert_array_equal(to_numpy(wide), expected.sum(axis, dtype="f8"))
+            places = nd.argmin(turned, axis=axis)
+            np.testing.assert_array_equal(to_numpy(places), expected.argmin(axis))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16", "float32", "float64", "int32"])
+def test_places_among_the_worst(device, dtype, seed):
+    """Where no element is better than the lowest number, the first; where one is NaN, that."""
+    rng = np.random.default_rng(seed)
+    is_float = "float" in dtype
+    lowest = -float("inf") if is_float else nd.iinfo(getattr(nd, dtype)).min
+    for size in (7, 4096, 100_000, 1_000_000):
+        x = nd.full((2, size), lowest, dtype=getattr(nd, dtype), device=device)
+        place = int(rng.integers(size))
+        assert nd.argmax(x).item() == 0
+        assert nd.argmax(x, axis=1).tolist() == [0, 0]
+        assert nd.argmax(x.T, axis=0).tolist() == [0, 0]
+        x[1, place:] = float("nan") if is_float else lowest + 1
+        assert nd.argmax(x).item() == size + place
+        assert nd.argmax(x, axis=1).tolist() == [0, place]
+        assert nd.argmax(x.T, axis=0).tolist() == [0, place]
+        x[1, :] = 0
+        x[1, place] = -0.0 if is_float else 0
+        assert nd.argmin(x[1, :]).item() == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bit_sums_do_not_stall(device, dtype):
     x = nd.ones(5000, dtype=dtype, device=device)

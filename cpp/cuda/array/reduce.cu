@@ -41,20 +41,17 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
   if constexpr (scalar::kSameType<A, std::uint64_t>)
     p.context.magnitude = ~(A(is_floating(counted)) << (8 * dtype_size(counted) - 1));
   p.centred = problem.op == ReduceOp::kSquaredDeviations;
-  const auto fill_kept = [&](std::int64_t scale) {
-    for (int k = 0; k < kArrays; ++k) {
-      if (k == kCentre && !p.centred) continue;
-      const ArrayOperand& operand = *operands[k];
-      const std::int64_t inner = kept_last < 0 ? 0 : operand.strides[kept_last];
-      p.arrays[k] = unit_array(operand, inner, operand.strides, std::max(kept_last, 0));
-      for (int axis = 0; axis < kept_last; ++axis) p.kept_strides[k][axis] = operand.strides[axis];
-      p.kept_strides[k][std::max(kept_last, 0)] = inner * scale;
-    }
-  };
+  for (int k = 0; k < kArrays; ++k) {
+    if (k == kCentre && !p.centred) continue;
+    const ArrayOperand& operand = *operands[k];
+    const std::int64_t inner = kept_last < 0 ? 0 : operand.strides[kept_last];
+    p.arrays[k] = unit_array(operand, inner, operand.strides, std::max(kept_last, 0));
+    for (int axis = 0; axis < kept_last; ++axis) p.kept_strides[k][axis] = operand.strides[axis];
+    p.kept_strides[k][std::max(kept_last, 0)] = inner * (columns ? kUnitItems : 1);
+  }
   if (!p.centred) {
     for (std::int64_t& stride : p.kept_strides[kCentre]) stride = 0;
   }
-  fill_kept(columns ? kUnitItems : 1);
   for (int axis = 0; axis <= reduced_last; ++axis)
     p.reduced_strides[0][axis] = problem.reduced_strides[axis];
   if (columns) {
@@ -65,7 +62,6 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
     for (int axis = 0; axis <= reduced_last; ++axis)
       source.vectors &= problem.reduced_strides[axis] % (source.item_bytes == 8 ? 2 : 4) == 0;
     p.config = tuning::reduce_columns_config(p.kept.size, p.reduced.size);
-    p.partial_results = kUnitItems * p.kept.size;
   } else {
     p.kept = array_index(problem.kept);
     p.reduced = index_in_units(problem.reduced);
@@ -82,23 +78,27 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
     for (int axis = 0; axis <= kept_last; ++axis)
       p.is_wide &= problem.source.strides[axis] % items == 0;
     p.config = tuning::reduce_rows_config(p.kept.size, (p.reduced.size + units - 1) / units);
-    p.partial_results = p.kept.size;
   }
-  p.inner_units = units_of(p.inner);
   // Integers of 16 bits are rare: they have no loop of their own.
   const DType dtype = problem.source.dtype;
   p.dense = p.arrays[kSource].vectors && p.reduced.rank == 1 && problem.op != ReduceOp::kProd &&
-            dtype != DType::kInt16 && dtype != DType::kUInt16;
+            dtype != DType::kInt16 && dtype != DType::kUInt16 && p.config.chunk <= INT32_MAX;
   p.lane_bits = std::countr_zero(static_cast<unsigned>(p.config.lanes));
   p.chunk_count = divider_of(p.config.chunks);
   p.block_columns = divider_of((p.kept.size + p.config.width - 1) / p.config.width);
   const int device = current_device();
+  // The result is contiguous, but its first element may be the last in memory.
+  std::int64_t before = 0;
+  for (int axis = 0; axis <= kept_last; ++axis)
+    before +=
+        std::max<std::int64_t>(0, -problem.result.strides[axis]) * (problem.kept.shape[axis] - 1);
+  p.results = problem.kept.size();
   DeviceBuffer partial;
   if (p.config.chunks > 1) {
-    const std::int64_t values = p.config.chunks * p.partial_results;
+    const std::int64_t values = p.config.chunks * p.results;
     partial = DeviceBuffer(static_cast<std::size_t>(values) * sizeof(Value), Device::cuda(device),
                            stream);
-    p.partial = partial.data();
+    p.partial = partial.as<Value>() + before;
   }
   const auto blocks = [](std::int64_t results, int lanes) {
     return (results * lanes + kReduceThreads - 1) / kReduceThreads;
@@ -118,13 +118,19 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
     }
   }
   if (p.config.chunks == 1) return;
-  p.kept = array_index(problem.kept);
-  fill_kept(1);
-  if (!columns) p.inner = 0;
-  p.config.lanes = tuning::chunk_lanes(p.config.chunks);
-  p.config.width = kReduceThreads / p.config.lanes;
-  launch<reduce_chunks_kernel<A, Op>>({blocks(p.kept.size, p.config.lanes), kReduceThreads}, stream,
-                                      device, p);
+  const UnitArray& result = p.arrays[kResult];
+  const int lanes = tuning::chunk_lanes(p.config.chunks);
+  const ChunkParams<A> merged = {p.context,
+                                 result.data - before * result.item_bytes,
+                                 result.dtype,
+                                 result.item_bytes,
+                                 lanes,
+                                 kReduceThreads / lanes,
+                                 static_cast<int>(p.config.chunks),
+                                 p.results,
+                                 partial.data()};
+  launch<reduce_chunks_kernel<A, Op>>({blocks(p.results, lanes), kReduceThreads}, stream, device,
+                                      merged);
 }
 
 }  // namespace

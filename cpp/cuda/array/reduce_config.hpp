@@ -26,12 +26,13 @@ constexpr int power_of_two(std::int64_t least, int most) {
 }
 
 // steps: what is reduced, one load each. results: what one thread makes at a time, results or units
-// of results. Blocks of kReduceThreads threads; when there are too few of them for a GPU, the
-// reduced elements are split, but not into parts of less than 16 loads a thread.
-constexpr ReduceConfig reduce_config(std::int64_t results, std::int64_t steps, int lanes) {
-  constexpr std::int64_t kBlocks = 2048, kFewestLoads = 16;
+// of results. Blocks of kReduceThreads threads; when there are fewer of them than `enough` for a
+// GPU, the reduced elements are split, but not into parts of less than 16 loads a thread.
+constexpr ReduceConfig reduce_config(std::int64_t results, std::int64_t steps, int lanes,
+                                     std::int64_t enough) {
+  constexpr std::int64_t kFewestLoads = 16;
   const std::int64_t blocks = (results * lanes + kReduceThreads - 1) / kReduceThreads;
-  const std::int64_t wanted = (kBlocks + blocks - 1) / blocks;
+  const std::int64_t wanted = std::max<std::int64_t>(enough / blocks, blocks < enough ? 2 : 1);
   const std::int64_t most = std::max<std::int64_t>(1, steps / (kFewestLoads * lanes));
   const std::int64_t chunks = std::min(wanted, most);
   const std::int64_t chunk = (steps + chunks - 1) / chunks;
@@ -50,12 +51,13 @@ constexpr ReduceConfig reduce_rows_config(std::int64_t results, std::int64_t loa
   const int most = power_of_two((loads + 3) / 4, kReduceThreads);
   int lanes = std::max(power_of_two((loads + 15) / 16, most), std::min(most, 32));
   while (lanes < most && results * lanes < kFewestThreads) lanes *= 2;
-  return reduce_config(results, loads, lanes);
+  return reduce_config(results, loads, lanes, 2048);
 }
 
-// Across adjacent results: a block is 32 units wide if there are so many.
+// Across adjacent results: a block is 32 units wide if there are so many. Its chunks have more
+// results to be merged than those of rows.
 constexpr ReduceConfig reduce_columns_config(std::int64_t units, std::int64_t steps) {
-  return reduce_config(units, steps, kReduceThreads / power_of_two(units, 32));
+  return reduce_config(units, steps, kReduceThreads / power_of_two(units, 32), 512);
 }
 
 // Threads for the partial results of one result: eight of them for each, or one of few.

@@ -24,21 +24,25 @@ struct ReduceParams {
   ArrayIndex kept, reduced;
   std::int64_t kept_strides[kArrays][kMaxRank], reduced_strides[1][kMaxRank];
   std::int64_t inner;  // extent in elements of the last dimension whose index counts units
-  std::int64_t inner_units;
   Divider chunk_count, block_columns;
   int lane_bits;  // lanes are a power of two
   int unit_bits;  // rows of narrow items: a load is 1 << unit_bits units
   tuning::ReduceConfig config;
-  void* partial;  // [chunk][result], if there are several chunks
-  std::int64_t partial_results;
+  void* partial;  // [chunk][element of the result], if there are several chunks
+  std::int64_t results;
   bool centred;
   bool dense;    // one reduced dimension, whose elements or units are vectors
   bool is_wide;  // rows of narrow items: loads are aligned to 16 bytes
 };
 
+// Stores a result, or the part of it that a chunk makes.
 template <class A, class Op>
 __device__ void store_result(const ReduceParams<A>& p, const typename Op::Value& value,
-                             std::int64_t at) {
+                             std::int64_t chunk, std::int64_t at) {
+  if (p.config.chunks > 1) {
+    static_cast<typename Op::Value*>(p.partial)[chunk * p.results + at] = value;
+    return;
+  }
   const UnitArray& result = p.arrays[kResult];
   store_number(result.data, result.dtype, result.item_bytes, at, Op::finish(p.context, value));
 }
@@ -50,44 +54,53 @@ __device__ A centre_at(const ReduceParams<A>& p, std::int64_t at) {
 
 inline constexpr int kReduceLoads = 4;  // in flight per thread
 
-// Loads of vectors at equal steps, with dtype and op known at compile time.
-template <class A, class Op, DType kDType>
+// Where a thread's loads are: `count` of them, `step` bytes from one to the next.
+struct Loads {
+  const char* from;
+  std::int64_t step;
+  int count;
+};
+
+// Loads of vectors, with dtype and op known at compile time. place(load, i): of element i of a
+// load.
+template <class Walk, class A, class Op, DType kDType, class PlaceOf>
 __device__ void reduce_vectors(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
-                               const A (&centres)[kUnitItems], const char* from, std::int64_t step,
-                               int count, std::int64_t place, std::int64_t place_step,
-                               std::int64_t apart) {
+                               const A (&centres)[kUnitItems], Loads loads, const PlaceOf& place) {
   constexpr int kBytes = static_cast<int>(kItemBytes<kDType>);
   constexpr int kRest = kReduceLoads, kLoads = kBytes == 8 ? kRest : 2 * kRest;
-  Op::template with_step<true>(p.context, [&](const auto& next) {
+  if (loads.count == 0) return;
+  Op::template with_step<true>(p.context, [&](const auto& step) {
+    Walk walk = Op::template begin<Walk>(p.context, values);
+    int unit = 0;
     const auto take = [&](const RawUnit<A>& raw) {
       A x[kUnitItems];
       unpack_unit(raw, kDType, x);
-      Op::next(next, values, x, centres, place, apart);
-      place += place_step;
+      Op::next(step, walk, x, centres, unit++);
     };
     RawUnit<A> raw[kLoads];
 #pragma unroll 1
-    for (; count >= kLoads; count -= kLoads) {
+    for (; loads.count >= kLoads; loads.count -= kLoads) {
 #pragma unroll
       for (int load = 0; load < kLoads; ++load) {
-        raw[load] = load_vectors<A>(from, kBytes);
-        from += step;
+        raw[load] = load_vectors<A>(loads.from, kBytes);
+        loads.from += loads.step;
       }
 #pragma unroll
       for (int load = 0; load < kLoads; ++load) take(raw[load]);
     }
 #pragma unroll 1
-    for (; count > 0; count -= kRest) {
+    for (; loads.count > 0; loads.count -= kRest) {
 #pragma unroll
       for (int load = 0; load < kRest; ++load) {
-        if (load < count) raw[load] = load_vectors<A>(from, kBytes);
-        from += step;
+        if (load < loads.count) raw[load] = load_vectors<A>(loads.from, kBytes);
+        loads.from += loads.step;
       }
 #pragma unroll
       for (int load = 0; load < kRest; ++load) {
-        if (load < count) take(raw[load]);
+        if (load < loads.count) take(raw[load]);
       }
     }
+    Op::end(p.context, values, walk, place, kUnitItems);
   });
 }
 
@@ -112,53 +125,48 @@ __device__ void with_source_dtype(DType dtype, const With& with) {
 }
 
 // reduce_vectors with the dtype of the source, whose items have at least kFewest bytes.
-template <class A, class Op, int kFewest, class... Arguments>
+template <class Walk, class A, class Op, int kFewest, class... Arguments>
 __device__ void reduce_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
   with_source_dtype<A>(p.arrays[kSource].dtype, [&]<DType kDType>() {
-    if constexpr (kItemBytes<kDType> >= kFewest) reduce_vectors<A, Op, kDType>(p, arguments...);
+    if constexpr (kItemBytes<kDType> >= kFewest)
+      reduce_vectors<Walk, A, Op, kDType>(p, arguments...);
   });
 }
 
-// One unit of any layout; elements from `count` on are left out.
-template <class A, class Op>
+// One unit of any layout; elements from `count` on are left out. place(0, i): of element i.
+template <class Walk, class A, class Op, class PlaceOf>
 __device__ void reduce_unit(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
                             const A (&centres)[kUnitItems], std::int64_t at, int count,
-                            std::int64_t place, std::int64_t apart) {
+                            const PlaceOf& place) {
   A x[kUnitItems];
   unpack_unit(load_unit<A>(p.arrays[kSource], at, count), p.arrays[kSource].dtype, x);
-  typename Op::Value before[kUnitItems];
-#pragma unroll
-  for (int i = 0; i < kUnitItems; ++i) before[i] = values[i];
-  Op::template with_step<false>(
-      p.context, [&](const auto& next) { Op::next(next, values, x, centres, place, apart); });
-#pragma unroll
-  for (int i = 1; i < kUnitItems; ++i) {
-    if (i >= count) values[i] = before[i];
-  }
+  Op::template with_step<false>(p.context, [&](const auto& step) {
+    Walk walk = Op::template begin<Walk>(p.context, values);
+    Op::next(step, walk, x, centres, 0);
+    Op::end(p.context, values, walk, place, count);
+  });
 }
 
-// Merges the values of a result's lanes, and stores the result, or its part of this chunk.
-template <class A, class Op, class Value = typename Op::Value>
-__device__ __forceinline__ void finish_row(const ReduceParams<A>& p, Value (&values)[kUnitItems],
-                                           Value (&of_warps)[kReduceThreads / kWarpLanes],
-                                           int lanes, int lane, std::int64_t result,
-                                           std::int64_t chunk, bool is_there,
-                                           const std::int64_t (&at)[kArrays]) {
-  Value value = Op::merge(p.context, Op::merge(p.context, values[0], values[1]),
-                          Op::merge(p.context, values[2], values[3]));
+// Merges the values of a result's lanes, which are adjacent threads, for the first of them.
+template <class Op, class Value = typename Op::Value>
+__device__ __forceinline__ Value merged_lanes(const typename Op::Context& context,
+                                              const Value (&values)[kUnitItems],
+                                              Value (&of_warps)[kReduceThreads / kWarpLanes],
+                                              int lanes) {
+  Value value = Op::merge(context, Op::merge(context, values[0], values[1]),
+                          Op::merge(context, values[2], values[3]));
   for (int offset = min(lanes, kWarpLanes) / 2; offset > 0; offset /= 2)
-    value = Op::merge(p.context, value, shuffled(value, offset));
+    value = Op::merge(context, value, shuffled(value, offset));
   if (lanes > kWarpLanes) {
-    if (threadIdx.x % kWarpLanes == 0) of_warps[threadIdx.x / kWarpLanes] = value;
+    const int warp = threadIdx.x / kWarpLanes;
+    if (threadIdx.x % kWarpLanes == 0) of_warps[warp] = value;
     __syncthreads();
-    if (lane == 0) {
-      for (int warp = 1; warp < lanes / kWarpLanes; ++warp)
-        value = Op::merge(p.context, value, of_warps[threadIdx.x / kWarpLanes + warp]);
+    if ((threadIdx.x & (lanes - 1)) == 0) {
+      for (int other = 1; other < lanes / kWarpLanes; ++other)
+        value = Op::merge(context, value, of_warps[warp + other]);
     }
   }
-  if (lane != 0 || !is_there) return;
-  if (p.config.chunks == 1) return store_result<A, Op>(p, value, at[kResult]);
-  static_cast<Value*>(p.partial)[chunk * p.partial_results + result] = value;
+  return value;
 }
 
 // Which chunk of which result the thread reduces with the other lanes.
@@ -200,11 +208,11 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
       const int count =
           unit < whole ? static_cast<int>((whole - unit + lanes - 1) >> p.lane_bits) : 0;
       const UnitArray& source = p.arrays[kSource];
-      reduce_dense<A, Op, 4>(
+      reduce_dense<typename Op::RowWalk, A, Op, 4>(
           p, values, centres,
-          source.data + at[kSource] * source.item_bytes + unit * source.unit_bytes,
-          std::int64_t{lanes} * source.unit_bytes, count, unit * kUnitItems,
-          std::int64_t{lanes} * kUnitItems, std::int64_t{1});
+          Loads{source.data + at[kSource] * source.item_bytes + unit * source.unit_bytes,
+                std::int64_t{lanes} * source.unit_bytes, count},
+          [&](int load, int i) { return (unit + std::int64_t{lanes} * load) * kUnitItems + i; });
       unit += std::int64_t{lanes} * count;
     }
 #pragma unroll 1
@@ -212,11 +220,13 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
       std::int64_t offset[1];
       const std::int64_t col = kUnitItems * p.reduced.offsets(unit, p.reduced_strides, offset);
       const int count = static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));
-      reduce_unit<A, Op>(p, values, centres, at[kSource] + offset[0], count,
-                         p.reduced.outer(unit) * p.inner + col, 1);
+      reduce_unit<typename Op::RowWalk, A, Op>(
+          p, values, centres, at[kSource] + offset[0], count,
+          [&](int, int i) { return p.reduced.outer(unit) * p.inner + col + i; });
     }
   }
-  finish_row<A, Op>(p, values, of_warps, lanes, lane, result, chunk, is_there, at);
+  const Value value = merged_lanes<Op>(p.context, values, of_warps, lanes);
+  if (lane == 0 && is_there) store_result<A, Op>(p, value, chunk, at[kResult]);
 }
 
 // A block is kReduceThreads / lanes units of results wide and `lanes` reduced elements deep.
@@ -252,16 +262,18 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
           element < end ? static_cast<int>((end - element + lanes - 1) >> p.lane_bits) : 0;
       const UnitArray& source = p.arrays[kSource];
       const std::int64_t step = p.reduced_strides[0][0] * source.item_bytes;
-      reduce_dense<A, Op, 1>(p, values, centres,
-                             source.data + at[kSource] * source.item_bytes + element * step,
-                             lanes * step, left, element, std::int64_t{lanes}, std::int64_t{0});
+      reduce_dense<typename Op::ColumnWalk, A, Op, 1>(
+          p, values, centres,
+          Loads{source.data + at[kSource] * source.item_bytes + element * step, lanes * step, left},
+          [&](int load, int) { return element + std::int64_t{lanes} * load; });
       element += std::int64_t{lanes} * left;
     }
 #pragma unroll 1
     for (; element < end; element += lanes) {
       std::int64_t offset[1];
       p.reduced.offsets(element, p.reduced_strides, offset);
-      reduce_unit<A, Op>(p, values, centres, at[kSource] + offset[0], count, element, 0);
+      reduce_unit<typename Op::ColumnWalk, A, Op>(p, values, centres, at[kSource] + offset[0],
+                                                  count, [&](int, int) { return element; });
     }
   }
   for (int half = p.config.lanes / 2; half > 0; half /= 2) {
@@ -281,45 +293,47 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
 #pragma unroll
   for (int i = 0; i < kUnitItems; ++i) {
     if (i >= count) break;
-    if (p.config.chunks == 1) {
-      store_result<A, Op>(p, values[i], at[kResult] + i * p.arrays[kResult].stride);
-    } else {
-      static_cast<Value*>(p.partial)[chunk * p.partial_results + kUnitItems * unit + i] = values[i];
-    }
+    store_result<A, Op>(p, values[i], chunk, at[kResult] + i * p.arrays[kResult].stride);
   }
 }
 
-// Merges the chunks: one result per column of a block. `kept` counts elements here; `inner` is the
-// last extent of the partial results that come in units, else 0. Shared memory: half of the values.
+template <class A>
+struct ChunkParams {
+  ReduceContext<A> context;
+  char* result;
+  DType dtype;
+  std::uint8_t item_bytes;
+  int lanes, width;  // threads for a result, results of a block
+  int chunks;
+  std::int64_t results;
+  const void* partial;
+};
+
+// Merges the chunks: one result per column of a block. Shared memory: half of the values.
 template <class A, class Op>
 __global__ void __launch_bounds__(kReduceThreads)
-    reduce_chunks_kernel(const __grid_constant__ ReduceParams<A> p) {
+    reduce_chunks_kernel(const __grid_constant__ ChunkParams<A> p) {
   using Value = typename Op::Value;
   __shared__ Value shared[kReduceThreads / 2];
   pdl_wait_and_launch();
-  const int width = p.config.width, lane = threadIdx.x / width;
-  const std::int64_t result = std::int64_t{blockIdx.x} * width + (threadIdx.x & (width - 1));
-  const bool is_there = result < p.kept.size;
-  std::int64_t at[kArrays] = {};
+  const int lane = threadIdx.x / p.width;
+  const std::int64_t result = std::int64_t{blockIdx.x} * p.width + (threadIdx.x & (p.width - 1));
+  const bool is_there = result < p.results;
   Value value = Op::identity(p.context);
   if (is_there) {
-    const std::int64_t last = p.kept.offsets(result, p.kept_strides, at);
-    std::int64_t slot = result;
-    if (p.inner > 0) {
-      slot = p.kept.outer(result) * kUnitItems * p.inner_units + last;
-    }
 #pragma unroll 4
-    for (std::int64_t chunk = lane; chunk < p.config.chunks; chunk += p.config.lanes)
+    for (int chunk = lane; chunk < p.chunks; chunk += p.lanes)
       value = Op::merge(p.context, value,
-                        static_cast<const Value*>(p.partial)[chunk * p.partial_results + slot]);
+                        static_cast<const Value*>(p.partial)[chunk * p.results + result]);
   }
-  for (int half = p.config.lanes / 2; half > 0; half /= 2) {
-    if (lane >= half && lane < 2 * half) shared[threadIdx.x - half * width] = value;
+  for (int half = p.lanes / 2; half > 0; half /= 2) {
+    if (lane >= half && lane < 2 * half) shared[threadIdx.x - half * p.width] = value;
     __syncthreads();
     if (lane < half) value = Op::merge(p.context, value, shared[threadIdx.x]);
     __syncthreads();
   }
-  if (lane == 0 && is_there) store_result<A, Op>(p, value, at[kResult]);
+  if (lane == 0 && is_there)
+    store_number(p.result, p.dtype, p.item_bytes, result, Op::finish(p.context, value));
 }
 
 }  // namespace membound::cuda

@@ -49,73 +49,51 @@ struct NarrowLoad {
   }
 };
 
-// Where a thread's loads are: `count` of them, `step` bytes and `place_step` places from one to the
-// next. Elements of a load are `apart` places from each other.
-struct NarrowWalk {
-  const char* from;
-  std::int64_t step, place, place_step;
-  int count, apart;
-  bool is_wide;
-};
-
-// Loads of vectors at equal steps, with dtype and op known at compile time.
-template <class A, class Op, DType kDType, int kUnits>
-__device__ void walk_vectors(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
-                             const A (&centres)[kUnitItems], NarrowWalk walk) {
+// Loads of vectors, with dtype and op known at compile time; is_wide: aligned to 16 bytes.
+// place(unit, i): of element i of a unit, kUnits of which are a load.
+template <class A, class Op, DType kDType, int kUnits, class PlaceOf>
+__device__ void reduce_narrow_vectors(const ReduceParams<A>& p,
+                                      typename Op::Value (&values)[kUnitItems],
+                                      const A (&centres)[kUnitItems], Loads loads,
+                                      const PlaceOf& place) {
   using Load = NarrowLoad<kDType, kUnits>;
   constexpr int kLoads = Load::kBytes == 1 ? 8 / (kUnits > 1 ? 2 : 1) : kNarrowWords / Load::kWords;
-  Op::template with_step<true>(p.context, [&](const auto& next) {
-    typename Op::Walked walked[kUnitItems];
-    Op::begin(values, walked);
+  if (loads.count == 0) return;
+  Op::template with_step<true>(p.context, [&](const auto& step) {
+    using Walk = typename Op::RowWalk;
+    Walk walk = Op::template begin<Walk>(p.context, values);
     int unit = 0;
     const auto take = [&](const Load& load) {
 #pragma unroll
       for (int of = 0; of < kUnits; ++of) {
         A x[kUnitItems];
         load.unpack(of, x);
-        Op::next(next, walked, x, centres, unit++);
+        Op::next(step, walk, x, centres, unit++);
       }
     };
-    Load loads[kLoads];
+    Load raw[kLoads];
 #pragma unroll 1
-    for (; walk.count > 0; walk.count -= kLoads) {
+    for (; loads.count > 0; loads.count -= kLoads) {
 #pragma unroll
       for (int load = 0; load < kLoads; ++load) {
-        if (load < walk.count) loads[load].template load<A>(walk.from, walk.is_wide);
-        walk.from += walk.step;
+        if (load < loads.count) raw[load].template load<A>(loads.from, p.is_wide);
+        loads.from += loads.step;
       }
 #pragma unroll
       for (int load = 0; load < kLoads; ++load) {
-        if (load < walk.count) take(loads[load]);
+        if (load < loads.count) take(raw[load]);
       }
     }
-    Op::end(values, walked, [&](int at, int item) {
-      return walk.place + at / kUnits * walk.place_step +
-             (at % kUnits * kUnitItems + item) * walk.apart;
-    });
+    Op::end(p.context, values, walk, place, kUnitItems);
   });
 }
 
-// walk_vectors with the dtype of the source, which is narrow.
+// reduce_narrow_vectors with the dtype of the source, which is narrow.
 template <class A, class Op, class... Arguments>
-__device__ void walk_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
+__device__ void reduce_narrow_dense(const ReduceParams<A>& p, Arguments&&... arguments) {
   with_source_dtype<A>(p.arrays[kSource].dtype, [&]<DType kDType>() {
     if constexpr (kItemBytes<kDType> <= 2)
-      walk_vectors<A, Op, kDType, kLoadUnits<kDType>>(p, arguments...);
-  });
-}
-
-template <class A, class Op>
-__device__ void walk_unit(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
-                          const A (&centres)[kUnitItems], std::int64_t at, int count,
-                          std::int64_t place, int apart) {
-  A x[kUnitItems];
-  unpack_unit(load_unit<A>(p.arrays[kSource], at, count), p.arrays[kSource].dtype, x);
-  Op::template with_step<false>(p.context, [&](const auto& next) {
-    typename Op::Walked walked[kUnitItems];
-    Op::begin(values, walked);
-    Op::next(next, walked, x, centres, 0);
-    Op::end(values, walked, [&](int, int item) { return place + item * apart; }, count);
+      reduce_narrow_vectors<A, Op, kDType, kLoadUnits<kDType>>(p, arguments...);
   });
 }
 
@@ -146,11 +124,15 @@ __global__ void __launch_bounds__(kReduceThreads, kNarrowBlocks<A, Op>)
       const int count =
           load < whole ? static_cast<int>((whole - load + lanes - 1) >> p.lane_bits) : 0;
       const UnitArray& source = p.arrays[kSource];
-      const int items = kUnitItems << bits, bytes = source.unit_bytes << bits;
-      walk_dense<A, Op>(p, values, centres,
-                        NarrowWalk{source.data + at[kSource] * source.item_bytes + load * bytes,
-                                   std::int64_t{lanes} * bytes, load * items,
-                                   std::int64_t{lanes} * items, count, 1, p.is_wide});
+      const int bytes = source.unit_bytes << bits;
+      reduce_narrow_dense<A, Op>(
+          p, values, centres,
+          Loads{source.data + at[kSource] * source.item_bytes + load * bytes,
+                std::int64_t{lanes} * bytes, count},
+          [&](int unit, int i) {
+            const std::int64_t of = load + std::int64_t{lanes} * (unit >> bits);
+            return ((of << bits) + (unit & ((1 << bits) - 1))) * kUnitItems + i;
+          });
       load += std::int64_t{lanes} * count;
     }
 #pragma unroll 1
@@ -162,12 +144,14 @@ __global__ void __launch_bounds__(kReduceThreads, kNarrowBlocks<A, Op>)
         const std::int64_t col =
             kUnitItems * p.reduced.template offsets<true>(unit, p.reduced_strides, offset);
         const int count = static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));
-        walk_unit<A, Op>(p, values, centres, at[kSource] + offset[0], count,
-                         p.reduced.outer(unit) * p.inner + col, 1);
+        reduce_unit<typename Op::RowWalk, A, Op>(
+            p, values, centres, at[kSource] + offset[0], count,
+            [&](int, int i) { return p.reduced.outer(unit) * p.inner + col + i; });
       }
     }
   }
-  finish_row<A, Op>(p, values, of_warps, lanes, lane, result, chunk, is_there, at);
+  const Value value = merged_lanes<Op>(p.context, values, of_warps, lanes);
+  if (lane == 0 && is_there) store_result<A, Op>(p, value, chunk, at[kResult]);
 }
 
 }  // namespace membound::cuda

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What reductions compute: Value is what a thread holds, A what it reads. Rows of narrow items are
-// reduced into Walked: begin() and end() turn one into the other.
+// What reductions compute: Value is what a thread holds, A what it reads. While it walks over units
+// at equal steps it holds a RowWalk, whose elements are of one result, or a ColumnWalk, whose
+// elements are of four.
 #include "core/array/functors.hpp"
 #include "cuda/array/unit.cuh"
 
@@ -29,23 +30,31 @@ __device__ inline Value shuffled(Value value, int offset) {
   return value;
 }
 
+// What no number is worse than.
+template <class A>
+__device__ inline A worst(bool is_max) {
+  if constexpr (scalar::Number<A>::kFloating) {
+    return is_max ? -scalar::Number<A>::kInfinity : scalar::Number<A>::kInfinity;
+  } else {
+    return is_max ? scalar::Number<A>::kLowest : scalar::Number<A>::kHighest;
+  }
+}
+
 // Sums, products, extreme values and counts. The op is a run-time number outside the loop over the
 // elements of a unit, so that each type has one kernel.
 template <class A>
 struct Accumulation {
   using Value = A;
-  using Walked = A;
+  struct RowWalk {
+    A values[kUnitItems];
+  };
+  using ColumnWalk = RowWalk;
   using Context = ReduceContext<A>;
 
   static __device__ A identity(const Context& context) {
     if (context.op == ReduceOp::kProd) return A(1);
     if (context.op != ReduceOp::kMax && context.op != ReduceOp::kMin) return A(0);
-    const bool is_max = context.op == ReduceOp::kMax;
-    if constexpr (scalar::Number<A>::kFloating) {
-      return is_max ? -scalar::Number<A>::kInfinity : scalar::Number<A>::kInfinity;
-    } else {
-      return is_max ? scalar::Number<A>::kLowest : scalar::Number<A>::kHighest;
-    }
+    return worst<A>(context.op == ReduceOp::kMax);
   }
   // Calls body(step) with values[i] = step(values[i], x[i], centres[i]) of the op. kDense: loads of
   // vectors; products are not so frequent that they are compiled for those.
@@ -69,26 +78,23 @@ struct Accumulation {
         }
     }
   }
-  template <class Step>
-  static __device__ void next(const Step& step, A (&values)[kUnitItems], const A (&x)[kUnitItems],
-                              const A (&centres)[kUnitItems], std::int64_t, std::int64_t) {
-#pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) values[i] = step(values[i], x[i], centres[i]);
-  }
-  static __device__ void begin(const A (&values)[kUnitItems], Walked (&walked)[kUnitItems]) {
-    memcpy(walked, values, sizeof(values));
+  template <class Walk>
+  static __device__ Walk begin(const Context&, const A (&values)[kUnitItems]) {
+    Walk walk;
+    memcpy(walk.values, values, sizeof(values));
+    return walk;
   }
   template <class Step>
-  static __device__ void next(const Step& step, Walked (&walked)[kUnitItems],
-                              const A (&x)[kUnitItems], const A (&centres)[kUnitItems], int) {
+  static __device__ void next(const Step& step, RowWalk& walk, const A (&x)[kUnitItems],
+                              const A (&centres)[kUnitItems], int) {
 #pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) walked[i] = step(walked[i], x[i], centres[i]);
+    for (int i = 0; i < kUnitItems; ++i) walk.values[i] = step(walk.values[i], x[i], centres[i]);
   }
-  template <class Place>
-  static __device__ void end(A (&values)[kUnitItems], const Walked (&walked)[kUnitItems],
-                             const Place&, int count = kUnitItems) {
+  template <class PlaceOf>
+  static __device__ void end(const Context&, A (&values)[kUnitItems], const RowWalk& walk,
+                             const PlaceOf&, int count) {
 #pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) values[i] = i < count ? walked[i] : values[i];
+    for (int i = 0; i < kUnitItems; ++i) values[i] = i < count ? walk.values[i] : values[i];
   }
   static __device__ A merge(const Context& context, A a, A b) {
     if (context.op == ReduceOp::kProd) return a * b;
@@ -112,57 +118,71 @@ struct Place {
   };
   using Context = ReduceContext<A>;
 
-  static __device__ Value identity(const Context&) { return {A(0), -1}; }
-  // Whether a value is better than the best one before it.
-  template <bool kDense, class Body>
-  static __device__ void with_step(const Context& context, Body&& body) {
-    const auto nan_first = [](A best, A x, bool better) {
-      if constexpr (scalar::Number<A>::kFloating) return better || (x != x && best == best);
-      return better;
-    };
-    if (context.op == ReduceOp::kArgMin) {
-      body([=](A best, A x) { return nan_first(best, x, x < best); });
-    } else {
-      body([=](A best, A x) { return nan_first(best, x, x > best); });
-    }
-  }
-  // Element i of the unit is at place + i * apart; places of one thread grow.
-  template <class Step>
-  static __device__ void next(const Step& is_better, Value (&values)[kUnitItems],
-                              const A (&x)[kUnitItems], const A (&)[kUnitItems], std::int64_t place,
-                              std::int64_t apart) {
-#pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) {
-      if (values[i].place < 0 || is_better(values[i].value, x[i]))
-        values[i] = {x[i], place + i * apart};
-    }
-  }
-  // While a thread walks, its places are numbers of units: -1 for none, -2 for the one before.
-  struct Walked {
-    A value;
+  // The first unit that has the extreme value.
+  struct RowWalk {
+    A extreme, x[kUnitItems];
     int unit;
   };
-  static __device__ void begin(const Value (&values)[kUnitItems], Walked (&walked)[kUnitItems]) {
-#pragma unroll
-    for (int i = 0; i < kUnitItems; ++i)
-      walked[i] = {values[i].value, values[i].place < 0 ? -1 : -2};
+  struct ColumnWalk {
+    A x[kUnitItems];
+    int units[kUnitItems];
+  };
+
+  static __device__ Value identity(const Context&) { return {A(0), -1}; }
+  template <bool kMax>
+  struct Step {
+    static __device__ A better(A a, A b) {
+      return kMax ? functors::larger(a, b) : functors::smaller(a, b);
+    }
+    static __device__ bool is_better(A x, A than) {
+      return (kMax ? !(x <= than) : !(x >= than)) && than == than;
+    }
+  };
+  template <bool kDense, class Body>
+  static __device__ void with_step(const Context& context, Body&& body) {
+    if (context.op == ReduceOp::kArgMin) return body(Step<false>{});
+    body(Step<true>{});
+  }
+  // The first unit counts though it may be no better than this.
+  template <class Walk>
+  static __device__ Walk begin(const Context& context, const Value (&)[kUnitItems]) {
+    const A none = worst<A>(context.op == ReduceOp::kArgMax);
+    if constexpr (scalar::kSameType<Walk, RowWalk>)
+      return {none, {none, none, none, none}, 0};
+    else
+      return {{none, none, none, none}, {}};
   }
   template <class Step>
-  static __device__ void next(const Step& is_better, Walked (&walked)[kUnitItems],
-                              const A (&x)[kUnitItems], const A (&)[kUnitItems], int unit) {
+  static __device__ void next(Step, RowWalk& walk, const A (&x)[kUnitItems],
+                              const A (&)[kUnitItems], int unit) {
+    const A best = Step::better(Step::better(x[0], x[1]), Step::better(x[2], x[3]));
+    if (Step::is_better(best, walk.extreme)) walk = {best, {x[0], x[1], x[2], x[3]}, unit};
+  }
+  template <class Step>
+  static __device__ void next(Step, ColumnWalk& walk, const A (&x)[kUnitItems],
+                              const A (&)[kUnitItems], int unit) {
 #pragma unroll
     for (int i = 0; i < kUnitItems; ++i) {
-      if (walked[i].unit == -1 || is_better(walked[i].value, x[i])) walked[i] = {x[i], unit};
+      if (Step::is_better(x[i], walk.x[i])) walk.x[i] = x[i], walk.units[i] = unit;
     }
   }
-  // The first `count` of them; place(unit, i) is that of element i of a unit.
+  // place(unit, i) is that of element i of a unit. Elements after a row's end repeat the first.
   template <class PlaceOf>
-  static __device__ void end(Value (&values)[kUnitItems], const Walked (&walked)[kUnitItems],
-                             const PlaceOf& place, int count = kUnitItems) {
+  static __device__ void end(const Context& context, Value (&values)[kUnitItems],
+                             const RowWalk& walk, const PlaceOf& place, int) {
+    int first = 0;
 #pragma unroll
-    for (int i = 0; i < kUnitItems; ++i) {
-      if (i < count && walked[i].unit >= 0) values[i] = {walked[i].value, place(walked[i].unit, i)};
+    for (int i = kUnitItems - 1; i >= 0; --i) {
+      if (walk.x[i] == walk.extreme || walk.x[i] != walk.x[i]) first = i;
     }
+    values[0] = merge(context, values[0], {walk.extreme, place(walk.unit, first)});
+  }
+  template <class PlaceOf>
+  static __device__ void end(const Context& context, Value (&values)[kUnitItems],
+                             const ColumnWalk& walk, const PlaceOf& place, int) {
+#pragma unroll
+    for (int i = 0; i < kUnitItems; ++i)
+      values[i] = merge(context, values[i], {walk.x[i], place(walk.units[i], i)});
   }
   static __device__ Value merge(const Context& context, const Value& a, const Value& b) {
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
