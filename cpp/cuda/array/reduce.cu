@@ -29,6 +29,24 @@ bool runs_along_kept(const ArrayReduction& problem) {
   return along(problem.source.strides[kept]) < along(problem.reduced_strides[reduced]);
 }
 
+template <class A>
+ReduceContext<A> context_of(const ArrayReduction& problem) {
+  ReduceContext<A> context = {problem.op};
+  context.divisor = static_cast<A>(problem.divisor);
+  context.size = problem.reduced.size();
+  context.is_reversed = problem.op == ReduceOp::kMin || problem.op == ReduceOp::kArgMin;
+  if (!context.is_reversed) return context;
+  context.op = problem.op == ReduceOp::kMin ? ReduceOp::kMax : ReduceOp::kArgMax;
+  switch (problem.source.dtype) {
+    case DType::kFloat64: context.reverse[1] = 0x80000000u; break;
+    case DType::kFloat32: context.reverse[0] = context.reverse[1] = 0x80000000u; break;
+    case DType::kFloat16:
+    case DType::kBFloat16: context.reverse[0] = context.reverse[1] = 0x80008000u; break;
+    default: context.reverse[0] = context.reverse[1] = 0xffffffffu;
+  }
+  return context;
+}
+
 template <class A, class Op>
 void launch_reduce(const ArrayReduction& problem, StreamView stream,
                    DType counted = DType::kInt64) {
@@ -37,7 +55,7 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
   const int kept_last = problem.kept.rank - 1, reduced_last = problem.reduced.rank - 1;
   const ArrayOperand* const operands[kArrays] = {&problem.source, &problem.result, &problem.centre};
   ReduceParams<A> p;
-  p.context = {problem.op, static_cast<A>(problem.divisor), A(0), problem.reduced.size()};
+  p.context = context_of<A>(problem);
   if constexpr (scalar::kSameType<A, std::uint64_t>)
     p.context.magnitude = ~(A(is_floating(counted)) << (8 * dtype_size(counted) - 1));
   p.centred = problem.op == ReduceOp::kSquaredDeviations;

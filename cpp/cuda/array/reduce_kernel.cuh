@@ -53,6 +53,10 @@ __device__ A centre_at(const ReduceParams<A>& p, std::int64_t at) {
 }
 
 inline constexpr int kReduceLoads = 4;  // in flight per thread
+template <class A, class Op>
+constexpr int kReduceBlocks = sizeof(typename Op::Value) == 4 ? 4
+                              : sizeof(A) == 4                ? 3
+                                                              : 2;  // per SM
 
 // Where a thread's loads are: `count` of them, `step` bytes from one to the next.
 struct Loads {
@@ -69,11 +73,12 @@ __device__ void reduce_vectors(const ReduceParams<A>& p, typename Op::Value (&va
   constexpr int kBytes = static_cast<int>(kItemBytes<kDType>);
   constexpr int kRest = kReduceLoads, kLoads = kBytes == 8 ? kRest : 2 * kRest;
   if (loads.count == 0) return;
-  Op::template with_step<true>(p.context, [&](const auto& step) {
+  Op::template with_step<true>(p.context, [&](const auto& step, auto reverses) {
     Walk walk = Op::template begin<Walk>(p.context, values);
     int unit = 0;
-    const auto take = [&](const RawUnit<A>& raw) {
+    const auto take = [&](RawUnit<A> raw) {
       A x[kUnitItems];
+      if constexpr (decltype(reverses)::value) reverse_order(p.context, raw);
       unpack_unit(raw, kDType, x);
       Op::next(step, walk, x, centres, unit++);
     };
@@ -138,9 +143,11 @@ template <class Walk, class A, class Op, class PlaceOf>
 __device__ void reduce_unit(const ReduceParams<A>& p, typename Op::Value (&values)[kUnitItems],
                             const A (&centres)[kUnitItems], std::int64_t at, int count,
                             const PlaceOf& place) {
-  A x[kUnitItems];
-  unpack_unit(load_unit<A>(p.arrays[kSource], at, count), p.arrays[kSource].dtype, x);
-  Op::template with_step<false>(p.context, [&](const auto& step) {
+  RawUnit<A> raw = load_unit<A>(p.arrays[kSource], at, count);
+  Op::template with_step<false>(p.context, [&](const auto& step, auto reverses) {
+    A x[kUnitItems];
+    if constexpr (decltype(reverses)::value) reverse_order(p.context, raw);
+    unpack_unit(raw, p.arrays[kSource].dtype, x);
     Walk walk = Op::template begin<Walk>(p.context, values);
     Op::next(step, walk, x, centres, 0);
     Op::end(p.context, values, walk, place, count);
@@ -187,7 +194,7 @@ __device__ __forceinline__ RowPart row_part(const ReduceParams<A>& p) {
 // config.lanes threads reduce one chunk of one result; consecutive lanes read consecutive units.
 // Shared memory: one value per warp. Memory-bound.
 template <class A, class Op>
-__global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 4 ? 4 : 2)
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks<A, Op>)
     reduce_rows_kernel(const __grid_constant__ ReduceParams<A> p) {
   using Value = typename Op::Value;
   __shared__ Value of_warps[kReduceThreads / kWarpLanes];
@@ -232,7 +239,7 @@ __global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 
 // A block is kReduceThreads / lanes units of results wide and `lanes` reduced elements deep.
 // Shared memory: the values of half of the threads. Memory-bound.
 template <class A, class Op>
-__global__ void __launch_bounds__(kReduceThreads, sizeof(typename Op::Value) == 4 ? 4 : 2)
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks<A, Op>)
     reduce_columns_kernel(const __grid_constant__ ReduceParams<A> p) {
   using Value = typename Op::Value;
   __shared__ Value shared[kReduceThreads / 2][kUnitItems];

@@ -10,10 +10,6 @@ namespace membound::cuda {
 
 template <DType kDType>
 constexpr int kLoadUnits = 1 << tuning::load_unit_bits(kItemBytes<kDType>);
-template <class A, class Op>
-constexpr int kNarrowBlocks = sizeof(typename Op::Value) == 4 ? 4
-                              : sizeof(A) == 4                ? 3
-                                                              : 2;  // per SM
 inline constexpr int kNarrowWords = 32;  // of a thread's loads that are under way
 
 // What a load brings: kUnits units one after another.
@@ -41,11 +37,11 @@ struct NarrowLoad {
     }
   }
   template <class A>
-  __device__ void unpack(int unit, A (&x)[kUnitItems]) const {
+  __device__ RawUnit<A> unit(int i) const {
     RawUnit<A> raw;
 #pragma unroll
-    for (int word = 0; word < kBytes; ++word) raw.words[word] = words[unit * kBytes + word];
-    unpack_unit(raw, kDType, x);
+    for (int word = 0; word < kBytes; ++word) raw.words[word] = words[i * kBytes + word];
+    return raw;
   }
 };
 
@@ -59,7 +55,7 @@ __device__ void reduce_narrow_vectors(const ReduceParams<A>& p,
   using Load = NarrowLoad<kDType, kUnits>;
   constexpr int kLoads = Load::kBytes == 1 ? 8 / (kUnits > 1 ? 2 : 1) : kNarrowWords / Load::kWords;
   if (loads.count == 0) return;
-  Op::template with_step<true>(p.context, [&](const auto& step) {
+  Op::template with_step<true>(p.context, [&](const auto& step, auto reverses) {
     using Walk = typename Op::RowWalk;
     Walk walk = Op::template begin<Walk>(p.context, values);
     int unit = 0;
@@ -67,7 +63,9 @@ __device__ void reduce_narrow_vectors(const ReduceParams<A>& p,
 #pragma unroll
       for (int of = 0; of < kUnits; ++of) {
         A x[kUnitItems];
-        load.unpack(of, x);
+        RawUnit<A> raw = load.template unit<A>(of);
+        if constexpr (decltype(reverses)::value) reverse_order(p.context, raw);
+        unpack_unit(raw, kDType, x);
         Op::next(step, walk, x, centres, unit++);
       }
     };
@@ -100,7 +98,7 @@ __device__ void reduce_narrow_dense(const ReduceParams<A>& p, Arguments&&... arg
 // reduce_rows_kernel for items of 1 or 2 bytes: consecutive lanes read 16 bytes each.
 // Shared memory: one value per warp. Memory-bound.
 template <class A, class Op>
-__global__ void __launch_bounds__(kReduceThreads, kNarrowBlocks<A, Op>)
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks<A, Op>)
     reduce_narrow_rows_kernel(const __grid_constant__ ReduceParams<A> p) {
   using Value = typename Op::Value;
   __shared__ Value of_warps[kReduceThreads / kWarpLanes];

@@ -10,10 +10,14 @@
 
 namespace membound::cuda {
 
-// What reductions read beside the elements.
+// What reductions read beside the elements. Of minima the elements are read in reversed order, -x
+// of floats and ~x of integers, and become maxima: the bits of `reverse` change in the words of a
+// unit.
 template <class A>
 struct ReduceContext {
-  ReduceOp op;
+  ReduceOp op;  // not kMin, kArgMin
+  bool is_reversed;
+  std::uint32_t reverse[2];  // of even and of odd words
   A divisor;
   A magnitude;        // kAny, kAll: the bits that are not the sign, A is unsigned
   std::int64_t size;  // elements of one result
@@ -30,14 +34,26 @@ __device__ inline Value shuffled(Value value, int offset) {
   return value;
 }
 
-// What no number is worse than.
+template <class A, int kItems>
+__device__ inline void reverse_order(const ReduceContext<A>& context, RawUnit<A, kItems>& raw) {
+#pragma unroll
+  for (int word = 0; word < RawUnit<A, kItems>::kWords; ++word)
+    raw.words[word] ^= context.reverse[word % 2];
+}
 template <class A>
-__device__ inline A worst(bool is_max) {
-  if constexpr (scalar::Number<A>::kFloating) {
-    return is_max ? -scalar::Number<A>::kInfinity : scalar::Number<A>::kInfinity;
-  } else {
-    return is_max ? scalar::Number<A>::kLowest : scalar::Number<A>::kHighest;
-  }
+__device__ inline A reversed_order(A value) {
+  if constexpr (scalar::Number<A>::kFloating)
+    return -value;
+  else
+    return ~value;
+}
+// What no number is below.
+template <class A>
+__device__ inline A lowest() {
+  if constexpr (scalar::Number<A>::kFloating)
+    return -scalar::Number<A>::kInfinity;
+  else
+    return scalar::Number<A>::kLowest;
 }
 
 // Sums, products, extreme values and counts. The op is a run-time number outside the loop over the
@@ -53,28 +69,29 @@ struct Accumulation {
 
   static __device__ A identity(const Context& context) {
     if (context.op == ReduceOp::kProd) return A(1);
-    if (context.op != ReduceOp::kMax && context.op != ReduceOp::kMin) return A(0);
-    return worst<A>(context.op == ReduceOp::kMax);
+    return context.op == ReduceOp::kMax ? lowest<A>() : A(0);
   }
-  // Calls body(step) with values[i] = step(values[i], x[i], centres[i]) of the op. kDense: loads of
-  // vectors; products are not so frequent that they are compiled for those.
+  // Calls body(step, reverses) with values[i] = step(values[i], x[i], centres[i]) of the op, where
+  // `reverses` tells at compile time that it may read in reversed order. kDense: loads of vectors;
+  // products are not so frequent that they are compiled for those.
   template <bool kDense, class Body>
   static __device__ void with_step(const Context& context, Body&& body) {
+    constexpr std::false_type kAsIs;
     switch (context.op) {
-      case ReduceOp::kSum: return body([](A sum, A x, A) { return sum + x; });
+      case ReduceOp::kSum: return body([](A sum, A x, A) { return sum + x; }, kAsIs);
       case ReduceOp::kProd:
-        if constexpr (!kDense) body([](A product, A x, A) { return product * x; });
+        if constexpr (!kDense) body([](A product, A x, A) { return product * x; }, kAsIs);
         return;
-      case ReduceOp::kMin: return body([](A best, A x, A) { return functors::smaller(best, x); });
-      case ReduceOp::kMax: return body([](A best, A x, A) { return functors::larger(best, x); });
+      case ReduceOp::kMax:
+        return body([](A best, A x, A) { return functors::larger(best, x); }, std::true_type{});
       case ReduceOp::kSquaredDeviations:
         if constexpr (scalar::Number<A>::kFloating)
-          body([](A sum, A x, A centre) { return sum + (x - centre) * (x - centre); });
+          body([](A sum, A x, A centre) { return sum + (x - centre) * (x - centre); }, kAsIs);
         return;
       default:
         if constexpr (scalar::kSameType<A, std::uint64_t>) {
           const A magnitude = context.magnitude;
-          body([=](A sum, A x, A) { return sum + ((x & magnitude) != 0); });
+          body([=](A sum, A x, A) { return sum + ((x & magnitude) != 0); }, kAsIs);
         }
     }
   }
@@ -98,18 +115,18 @@ struct Accumulation {
   }
   static __device__ A merge(const Context& context, A a, A b) {
     if (context.op == ReduceOp::kProd) return a * b;
-    if (context.op == ReduceOp::kMin) return functors::smaller(a, b);
     return context.op == ReduceOp::kMax ? functors::larger(a, b) : a + b;
   }
   static __device__ A finish(const Context& context, A value) {
     if (context.op == ReduceOp::kAny) return A(value != 0);
     if (context.op == ReduceOp::kAll) return A(value == A(context.size));
+    if (context.is_reversed) return reversed_order(value);
     if constexpr (scalar::Number<A>::kFloating) return value / context.divisor;
     return value;
   }
 };
 
-// The first place of the extreme value, or of a NaN.
+// The first place of the largest value, or of a NaN.
 template <class A>
 struct Place {
   struct Value {
@@ -118,9 +135,9 @@ struct Place {
   };
   using Context = ReduceContext<A>;
 
-  // The first unit that has the extreme value.
+  // The first unit that has the largest value.
   struct RowWalk {
-    A extreme, x[kUnitItems];
+    A largest, x[kUnitItems];
     int unit;
   };
   struct ColumnWalk {
@@ -129,41 +146,32 @@ struct Place {
   };
 
   static __device__ Value identity(const Context&) { return {A(0), -1}; }
-  template <bool kMax>
-  struct Step {
-    static __device__ A better(A a, A b) {
-      return kMax ? functors::larger(a, b) : functors::smaller(a, b);
-    }
-    static __device__ bool is_better(A x, A than) {
-      return (kMax ? !(x <= than) : !(x >= than)) && than == than;
-    }
-  };
+  // Whether x comes before the largest value so far, which a NaN stays.
+  static __device__ bool is_larger(A x, A largest) { return !(x <= largest) && largest == largest; }
   template <bool kDense, class Body>
-  static __device__ void with_step(const Context& context, Body&& body) {
-    if (context.op == ReduceOp::kArgMin) return body(Step<false>{});
-    body(Step<true>{});
+  static __device__ void with_step(const Context&, Body&& body) {
+    body(nullptr, std::true_type{});
   }
-  // The first unit counts though it may be no better than this.
+  // The first unit counts though it may be no larger than this.
   template <class Walk>
-  static __device__ Walk begin(const Context& context, const Value (&)[kUnitItems]) {
-    const A none = worst<A>(context.op == ReduceOp::kArgMax);
+  static __device__ Walk begin(const Context&, const Value (&)[kUnitItems]) {
+    const A least = lowest<A>();
     if constexpr (scalar::kSameType<Walk, RowWalk>)
-      return {none, {none, none, none, none}, 0};
+      return {least, {least, least, least, least}, 0};
     else
-      return {{none, none, none, none}, {}};
+      return {{least, least, least, least}, {}};
   }
-  template <class Step>
-  static __device__ void next(Step, RowWalk& walk, const A (&x)[kUnitItems],
+  static __device__ void next(std::nullptr_t, RowWalk& walk, const A (&x)[kUnitItems],
                               const A (&)[kUnitItems], int unit) {
-    const A best = Step::better(Step::better(x[0], x[1]), Step::better(x[2], x[3]));
-    if (Step::is_better(best, walk.extreme)) walk = {best, {x[0], x[1], x[2], x[3]}, unit};
+    using functors::larger;
+    const A best = larger(larger(x[0], x[1]), larger(x[2], x[3]));
+    if (is_larger(best, walk.largest)) walk = {best, {x[0], x[1], x[2], x[3]}, unit};
   }
-  template <class Step>
-  static __device__ void next(Step, ColumnWalk& walk, const A (&x)[kUnitItems],
+  static __device__ void next(std::nullptr_t, ColumnWalk& walk, const A (&x)[kUnitItems],
                               const A (&)[kUnitItems], int unit) {
 #pragma unroll
     for (int i = 0; i < kUnitItems; ++i) {
-      if (Step::is_better(x[i], walk.x[i])) walk.x[i] = x[i], walk.units[i] = unit;
+      if (is_larger(x[i], walk.x[i])) walk.x[i] = x[i], walk.units[i] = unit;
     }
   }
   // place(unit, i) is that of element i of a unit. Elements after a row's end repeat the first.
@@ -173,9 +181,9 @@ struct Place {
     int first = 0;
 #pragma unroll
     for (int i = kUnitItems - 1; i >= 0; --i) {
-      if (walk.x[i] == walk.extreme || walk.x[i] != walk.x[i]) first = i;
+      if (walk.x[i] == walk.largest || walk.x[i] != walk.x[i]) first = i;
     }
-    values[0] = merge(context, values[0], {walk.extreme, place(walk.unit, first)});
+    values[0] = merge(context, values[0], {walk.largest, place(walk.unit, first)});
   }
   template <class PlaceOf>
   static __device__ void end(const Context& context, Value (&values)[kUnitItems],
@@ -184,12 +192,11 @@ struct Place {
     for (int i = 0; i < kUnitItems; ++i)
       values[i] = merge(context, values[i], {walk.x[i], place(walk.units[i], i)});
   }
-  static __device__ Value merge(const Context& context, const Value& a, const Value& b) {
+  static __device__ Value merge(const Context&, const Value& a, const Value& b) {
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-    const bool is_less = context.op == ReduceOp::kArgMin ? b.value < a.value : a.value < b.value;
     const bool is_equal = a.value == b.value || (a_nan && b_nan);
     const bool takes_b =
-        a.place < 0 || (is_equal ? b.place < a.place : b_nan || (is_less && !a_nan));
+        a.place < 0 || (is_equal ? b.place < a.place : b_nan || (a.value < b.value && !a_nan));
     return takes_b && b.place >= 0 ? b : a;
   }
   static __device__ std::int64_t finish(const Context&, const Value& best) { return best.place; }
