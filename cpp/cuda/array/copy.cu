@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     at[unit][1] = linear * kUnitItems;
     if (is_dense) continue;
     if (linear >= p.index.size) continue;
-    const std::int64_t col = kUnitItems * p.index.offsets(linear, p.strides, at[unit]);
+    const std::int64_t col =
+        kUnitItems * p.index.template offsets<true>(linear, p.strides, at[unit]);
     count[unit] = static_cast<int>(min(p.inner - col, std::int64_t{kUnitItems}));
     raw[unit] = load_unit<A>(source, at[unit][0], count[unit]);
   }

@@ -146,11 +146,12 @@ struct Place {
   };
 
   static __device__ Value identity(const Context&) { return {A(0), -1}; }
+  struct Step {};
   // Whether x comes before the largest value so far, which a NaN stays.
   static __device__ bool is_larger(A x, A largest) { return !(x <= largest) && largest == largest; }
   template <bool kDense, class Body>
   static __device__ void with_step(const Context&, Body&& body) {
-    body(nullptr, std::true_type{});
+    body(Step{}, std::true_type{});
   }
   // The first unit counts though it may be no larger than this.
   template <class Walk>
@@ -161,13 +162,13 @@ struct Place {
     else
       return {{least, least, least, least}, {}};
   }
-  static __device__ void next(std::nullptr_t, RowWalk& walk, const A (&x)[kUnitItems],
+  static __device__ void next(Step, RowWalk& walk, const A (&x)[kUnitItems],
                               const A (&)[kUnitItems], int unit) {
     using functors::larger;
     const A best = larger(larger(x[0], x[1]), larger(x[2], x[3]));
     if (is_larger(best, walk.largest)) walk = {best, {x[0], x[1], x[2], x[3]}, unit};
   }
-  static __device__ void next(std::nullptr_t, ColumnWalk& walk, const A (&x)[kUnitItems],
+  static __device__ void next(Step, ColumnWalk& walk, const A (&x)[kUnitItems],
                               const A (&)[kUnitItems], int unit) {
 #pragma unroll
     for (int i = 0; i < kUnitItems; ++i) {
