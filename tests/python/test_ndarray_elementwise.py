@@ -21,6 +21,7 @@ from ndarrays import (
     STANDARD,
     assert_same,
     every,
+    numbers,
     shapes,
     strided,
     to_ndarray,
@@ -211,6 +212,44 @@ def test_powers(device, array, exponent):
         assert_same(result, expected)
     else:
         assert_close(result, expected, array.dtype.name, "pow")
+
+
+def of_numbers(x, low, high):
+    """Clip with the first NaN of x, low, high, and x where it equals a limit."""
+    least = np.where((x >= low) | np.isnan(x), x, low)
+    return np.where((least <= high) | np.isnan(least), least, high).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_long_arrays_are_clipped_to_numbers(device, dtype, seed):
+    rng = np.random.default_rng(seed)
+    ends = [0, 3, np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype in INTEGERS else []
+    limits = ends or [-0.0, 0.0, 1.5, -np.inf, np.nan]
+    for count in (1, 63, 1025, 9_001):
+        x = numbers(dtype, count, int(rng.integers(2**32)), finite=False)
+        x[::5] = rng.choice(np.array(limits, dtype), x[::5].shape)
+        for low, high in itertools.product(limits, limits):
+            expected = of_numbers(x, np.array(low, dtype), np.array(high, dtype))
+            for step in (1, -2):
+                found = nd.clip(to_ndarray(x, device)[::step], low, high)
+                assert_same(found, expected[::step], (low, high))
+                signs = np.signbit(to_numpy(found)) == np.signbit(expected[::step])
+                assert (signs | np.isnan(expected[::step])).all(), (low, high)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_long_masks_choose(device, dtype, seed):
+    rng = np.random.default_rng(seed)
+    for count in (31, 64, 9_001):
+        first, second = (
+            numbers(dtype, count, int(rng.integers(2**32)), finite=False) for _ in range(2)
+        )
+        mask = rng.random(count) < 0.5
+        operands = [to_ndarray(own, device) for own in (mask, first, second)]
+        assert_same(nd.where(*operands), np.where(mask, first, second))
+        assert_same(nd.where(*(x[::-1] for x in operands)), np.where(mask, first, second)[::-1])
 
 
 @every(st.data(), examples=70)

@@ -300,6 +300,12 @@ struct Clip {
   static inline MEMBOUND_FUNCTOR A apply(A x, A low, A high) {
     return smaller(larger(x, low), high);
   }
+  // The same if no limit is a NaN: an instruction each.
+  template <class A>
+  static inline MEMBOUND_FUNCTOR A between(A x, A low, A high) {
+    const A raised = low > x ? low : x;
+    return high < raised ? high : raised;
+  }
 };
 struct Where {
   template <class A>

@@ -18,15 +18,21 @@ struct BlockLoop {
     if constexpr (kOperands == 3) return A();
   }());
   static constexpr bool kIsWhere = scalar::kSameType<F, functors::Where>;
+  static constexpr bool kIsClip = scalar::kSameType<F, functors::Clip>;
 
   // The result may be one of the inputs: each element is read before it is written.
   static void run(const ArrayBlocks& blocks) {
     R* result = static_cast<R*>(blocks.result);
-    const void* first = blocks.inputs[0];
     const A* x = static_cast<const A*>(blocks.inputs[0]);
     const A* y = static_cast<const A*>(blocks.inputs[1]);
     const A* z = static_cast<const A*>(blocks.inputs[2]);
-    const bool* which = static_cast<const bool*>(first);
+    // Not as bool, of which compilers make no vectors.
+    const auto* which = static_cast<const std::uint8_t*>(blocks.inputs[0]);
+    if constexpr (kIsClip) {
+      const bool by_numbers = blocks.advance[1] == 0 && blocks.advance[2] == 0;
+      if (by_numbers && blocks.advance[0] != 0 && *y == *y && *z == *z)
+        return clip(x, *y, *z, result, blocks.count);
+    }
     for (std::int64_t done = 0; done < blocks.count; done += blocks.block) {
       const std::int64_t left = blocks.count - done;
       const std::int64_t count = left < blocks.block ? left : blocks.block;
@@ -49,6 +55,10 @@ struct BlockLoop {
       if (kOperands > 1) y += blocks.advance[1];
       if (kOperands > 2) z += blocks.advance[2];
     }
+  }
+  static void clip(const A* x, A low, A high, R* result, std::int64_t count) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) result[i] = F::between(x[i], low, high);
   }
 };
 
