@@ -106,7 +106,7 @@ class Strips {
   // A strip is a cache line of each source column: as rows in a buffer, and from there to the
   // result in whole lines.
   void run() {
-    if (tile_.from_row_stride == 1 && tile_.cols < kSide && tile_.to_stride == tile_.cols)
+    if (tile_.from_row_stride == 1 && tile_.cols <= kFewColumns && tile_.to_stride == tile_.cols)
       return interleave();
     for (std::int64_t row = 0, rows; row < tile_.rows; row += rows) {
       const T* const from = source() + row * tile_.from_row_stride;
@@ -119,7 +119,7 @@ class Strips {
 
  private:
   static constexpr std::int64_t kSize = sizeof(T), kStripRows = kLine / kSize;
-  static constexpr int kSide = 16 / kSize;
+  static constexpr int kSide = 16 / kSize, kFewColumns = kSide > 4 ? kSide - 1 : 4;
 
   // Of a strip's first column; the others mostly are as far past theirs.
   std::int64_t past_line(const T* from) const {
