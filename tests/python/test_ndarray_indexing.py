@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
-from ndarrays import DEVICES, DTYPES, assert_same, every, shapes, strided, to_ndarray, values
+from ndarrays import (
+    DEVICES,
+    DTYPES,
+    assert_same,
+    every,
+    numbers,
+    shapes,
+    strided,
+    to_ndarray,
+    values,
+)
 
 import membound.ndarray as nd
 
@@ -262,6 +272,35 @@ def test_an_assignment_may_write_over_indices_of_another_array(seed):
     x, indices = nd.from_dlpack(known), nd.from_dlpack(known)
     x[indices] = nd.asarray(values)
     assert_same(x, wanted)
+
+
+@pytest.mark.parametrize("first", [0, 1, 500, 999])
+def test_an_assignment_may_write_over_some_of_its_indices(first, seed):
+    rng = np.random.default_rng(seed)
+    known, values = rng.integers(0, 1000, 2000), rng.integers(0, 1000, 1000)
+    wanted = known.copy()
+    wanted[:1000][known[first : first + 1000]] = values
+    x = nd.asarray(known, copy=True)
+    part = x[:1000]
+    part[x[first : first + 1000]] = nd.asarray(values)
+    assert_same(x, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_last_of_several_values_for_an_element_stays(device, dtype, seed):
+    rng = np.random.default_rng(seed)
+    values = numbers(dtype, 5_000, int(rng.integers(2**32)), finite=True)
+    indices = rng.integers(0, 700, 5_000)
+    wanted = np.zeros(700, values.dtype)
+    wanted[indices] = values
+    for step in (1, 3, -1):
+        x = nd.zeros(700 * abs(step), dtype=dtype, device=device)[::step]
+        x[nd.asarray(indices, device=device)] = to_ndarray(values, device)
+        assert_same(x.copy(), wanted)
+        with pytest.raises(IndexError, match="700"):
+            x[nd.asarray(np.append(indices, 700), device=device)] = False
+        assert_same(x.copy(), wanted)
 
 
 def test_an_assignment_may_write_over_its_values_in_another_array(seed):

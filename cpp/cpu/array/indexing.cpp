@@ -84,8 +84,12 @@ class Gather {
                         static_cast<std::size_t>(count) * sizeof(T));
             return;
           }
-          if (!problem_.is_scatter && step == 0 && offset_step == 1 && other_step == 1) {
-            for (std::int64_t i = 0; i < count; ++i) y[i] = x[offset[i]];
+          if (step == 0 && offset_step == 1 && other_step == 1) {
+            if (problem_.is_scatter) {
+              for (std::int64_t i = 0; i < count; ++i) x[offset[i]] = y[i];
+            } else {
+              for (std::int64_t i = 0; i < count; ++i) y[i] = x[offset[i]];
+            }
             return;
           }
           for (std::int64_t i = 0; i < count; ++i) {

@@ -27,20 +27,20 @@ NDArray as_indices(const NDArray& indices, Device device, const char* op) {
   return minimum(indices, INT64_MAX).astype(DType::kInt64);
 }
 
-// Whether the indices, of one axis, are element offsets already. Not for a scatter, which may write
-// over its indices.
+// Whether the indices, of one axis, are element offsets already, and stay so: a scatter may write
+// over them.
 bool are_offsets(const std::vector<NDArray>& indices, const Dims& shape, const NDArray& x,
                  int axis) {
   const NDArray& first = indices.front();
   return !x.device().is_cuda() && indices.size() == 1 && x.strides()[axis] == 1 &&
-         first.shape() == shape && first.is_contiguous() &&
+         first.shape() == shape && first.is_contiguous() && !may_overlap(first.view(), x.view()) &&
          cpu::array_are_below(first.as<std::int64_t>(), first.size(), x.shape()[axis]);
 }
 
 // Element offsets of the places that index arrays of one shape name, checked.
 NDArray offsets_of(const std::vector<NDArray>& indices, const Dims& shape, const NDArray& x,
-                   int first_axis, bool is_scatter, const char* op) {
-  if (!is_scatter && are_offsets(indices, shape, x, first_axis)) return indices.front();
+                   int first_axis, const char* op) {
+  if (are_offsets(indices, shape, x, first_axis)) return indices.front();
   NDArray offsets = NDArray::empty(shape, DType::kInt64, x.device());
   if (offsets.size() == 0) return offsets;
   ArrayIndexOffsets problem;
@@ -78,8 +78,7 @@ struct Places {
   NDArray offsets;
   std::size_t before, among;
 
-  Places(const NDArray& x, const std::vector<NDArray>& given, int first_axis, bool is_scatter,
-         const char* op)
+  Places(const NDArray& x, const std::vector<NDArray>& given, int first_axis, const char* op)
       : before(static_cast<std::size_t>(first_axis)) {
     MEMBOUND_CHECK(!given.empty() && first_axis >= 0 &&
                        first_axis + static_cast<int>(given.size()) <= x.rank(),
@@ -98,7 +97,7 @@ struct Places {
     shape.insert(shape.end(), begin + first_axis + static_cast<int>(given.size()), x.shape().end());
     geometry::check_shape(shape, x.dtype(), op);
     if (geometry::size_of(shape) > 0 || geometry::size_of(common) > 0)
-      offsets = offsets_of(indices, common, x, first_axis, is_scatter, op);
+      offsets = offsets_of(indices, common, x, first_axis, op);
   }
 
   ArrayGather problem(const NDArray& x, std::size_t indexed_axes) const {
@@ -120,7 +119,7 @@ struct Places {
 NDArray gathered(const NDArray& x, const std::vector<NDArray>& indices, int first_axis,
                  const char* op) {
   check_array_dtype(x.dtype(), op, "x");
-  const Places places(x, indices, first_axis, false, op);
+  const Places places(x, indices, first_axis, op);
   NDArray result = NDArray::empty(places.shape, x.dtype(), x.device());
   if (result.size() == 0) return result;
   ArrayGather problem = places.problem(x, indices.size());
@@ -141,7 +140,7 @@ void scatter(NDArray& x, const std::vector<NDArray>& indices, int first_axis,
   constexpr const char* kOp = "scatter";
   check_array_dtype(x.dtype(), kOp, "x");
   check_destination(x, kOp, "x");
-  const Places places(x, indices, first_axis, true, kOp);
+  const Places places(x, indices, first_axis, kOp);
   NDArray source = values.to(x.device()).astype(x.dtype());
   geometry::broadcast_strides(source.shape(), source.strides(), places.shape, kOp);
   if (geometry::size_of(places.shape) == 0) return;
@@ -172,8 +171,7 @@ NDArray take_along_axis(const NDArray& x, const NDArray& given, int axis) {
   // Before the offsets: an index into an empty axis is an error, unless there is none.
   if (result.size() == 0) return result;
   const NDArray offsets =
-      offsets_of({indices}, indices.shape(), x, static_cast<int>(place), false, kOp)
-          .broadcast_to(shape);
+      offsets_of({indices}, indices.shape(), x, static_cast<int>(place), kOp).broadcast_to(shape);
   const NDArray rows = x.slice(static_cast<int>(place), {0, 1, 1});
   ArrayGather problem;
   problem.is_scatter = false;
