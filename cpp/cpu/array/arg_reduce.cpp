@@ -59,33 +59,46 @@ class ArgReduction {
       BlockReader reader(dims_, source_, dtype_, kTreeBlock, kernels());
       for (std::int64_t at = first; at < last; ++at) {
         const std::int64_t begin = at % chunks_ * kChunk;
-        found_[static_cast<std::size_t>(at)] =
-            search(reader, at / chunks_, begin, std::min(begin + kChunk, count_));
+        Found<T>& found = found_[static_cast<std::size_t>(at)];
+        found = search(reader, at / chunks_, begin, std::min(begin + kChunk, count_));
+        if (chunks_ == 1) found.index += place_in_block(reader, at, found);
       }
     });
-    for (std::int64_t output = 0; output < outputs_; ++output) write(output);
+    parallel_for(outputs_, chunks_ > 1 ? 16 : 16 << 10, [&](std::int64_t first, std::int64_t last) {
+      BlockReader reader(dims_, source_, dtype_, kTreeBlock, kernels());
+      for (std::int64_t output = first; output < last; ++output) {
+        Found<T> best = best_of_chunks(output);
+        if (chunks_ > 1) best.index += place_in_block(reader, output, best);
+        scatter_elements(kept_, problem_.result, output, 1, &best.index);
+      }
+    });
   }
 
  private:
-  static constexpr std::int64_t kDirectBlock = kBlockBytes;  // bools of place_of
+  static constexpr std::int64_t kDirectBlock = (16 << 10) / sizeof(T);  // stays in the L1 cache
 
+  static std::int64_t block_of(const BlockReader& reader) {
+    return reader.is_direct() ? kDirectBlock : kTreeBlock;
+  }
+  // The extreme value of a chunk, and where its block begins.
   Found<T> search(BlockReader& reader, std::int64_t output, std::int64_t first,
                   std::int64_t last) const {
-    const std::int64_t block = reader.is_direct() ? kDirectBlock : kTreeBlock;
-    Found<T> best{T(), -1};  // index: of its block
-    const auto read = [&](std::int64_t at, std::int64_t count) {
-      return static_cast<const T*>(reader.read(output * count_ + at, count));
-    };
+    const std::int64_t block = block_of(reader);
+    Found<T> best{T(), -1};
     for (std::int64_t at = first; at < last; at += block) {
       const std::int64_t count = std::min(block, last - at);
       T extreme;
       kernels().array_reduce_rows({smallest_ ? ElementwiseOp::kMinimum : ElementwiseOp::kMaximum,
-                                   dtype_, read(at, count), 1, 0, count, &extreme});
+                                   dtype_, reader.read(output * count_ + at, count), 1, 0, count,
+                                   &extreme});
       if (best.index < 0 || best.loses_to(extreme, smallest_)) best = {extreme, at};
     }
-    const std::int64_t count = std::min(block, last - best.index);
-    best.index += place_of(best.value, read(best.index, count), count);
     return best;
+  }
+  std::int64_t place_in_block(BlockReader& reader, std::int64_t output, Found<T> best) const {
+    const std::int64_t count = std::min(block_of(reader), count_ - best.index);
+    const void* values = reader.read(output * count_ + best.index, count);
+    return place_of(best.value, static_cast<const T*>(values), count);
   }
   // Where the first of the values is that equals the extreme one, or is a NaN as it is.
   std::int64_t place_of(T extreme, const T* values, std::int64_t count) const {
@@ -109,13 +122,13 @@ class ArgReduction {
       if (first != nullptr) return at + (static_cast<const bool*>(first) - matches);
     }
   }
-  void write(std::int64_t output) {
-    Found<T>* parts = &found_[static_cast<std::size_t>(output * chunks_)];
+  Found<T> best_of_chunks(std::int64_t output) const {
+    const Found<T>* parts = &found_[static_cast<std::size_t>(output * chunks_)];
     Found<T> best = parts[0];
     for (std::int64_t chunk = 1; chunk < chunks_; ++chunk) {
       if (best.loses_to(parts[chunk].value, smallest_)) best = parts[chunk];
     }
-    scatter_elements(kept_, problem_.result, output, 1, &best.index);
+    return best;
   }
 
   const ArrayReduction& problem_;
