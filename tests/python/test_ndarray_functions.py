@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
-from ndarrays import DEVICES, DTYPES, assert_same, every, shapes, strided, to_numpy, values
+from ndarrays import (
+    DEVICES,
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    assert_same,
+    every,
+    numpy_dtype,
+    shapes,
+    strided,
+    to_numpy,
+    values,
+)
 
 import membound.ndarray as nd
 
@@ -115,6 +127,39 @@ def test_moving_and_repeating(device, array, data):
         times = strided(each, device)
         assert_same(nd.repeat(x, times, axis=axis), np.repeat(array, each, axis))
         assert_same(nd.repeat(x, 3, axis=axis), np.repeat(array, 3, axis))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_elements_of_long_arrays_are_repeated(device, dtype):
+    array = np.arange(3 * 1031).astype(dtype).reshape(3, 1031)
+    x = nd.asarray(array, device=device)
+    for times in (2, 3, 4, 5, 17, 63, 64):
+        for step in (1, -1, 2):
+            assert_same(nd.repeat(x[:, ::step], times), np.repeat(array[:, ::step], times))
+        assert_same(nd.repeat(x.T, times, axis=1), np.repeat(array.T, times, axis=1))
+        assert_same(nd.repeat(x, times, axis=0), np.repeat(array, times, axis=0))
+        columns = x[..., None].broadcast_to((*x.shape, times))
+        expected = np.repeat(array, times).reshape(columns.shape)
+        other = nd.zeros((*x.shape, 2 * times), dtype=nd.int32, device=device)
+        other[..., 1::2] = nd.astype(columns, nd.int32)
+        assert_same(other[..., 1::2].copy(), expected.astype("int32"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_fills(device, dtype):
+    """By numbers whose bytes are equal, and by others, of whole arrays and of parts."""
+    numbers = [0, 1] if dtype == "bool" else [0, 1, 7] + [-1] * (not dtype.startswith("u"))
+    for number in numbers:
+        expected = np.full(9_001, number).astype(numpy_dtype(dtype))
+        x = nd.full(9_001, bool(number) if dtype == "bool" else number, dtype=dtype, device=device)
+        assert_same(x, expected)
+        for key in (slice(1, None), slice(None, None, 3), slice(5, 5), slice(None, None, -1)):
+            parts, mine = np.ones_like(expected), nd.ones(9_001, dtype=dtype, device=device)
+            parts[key] = expected[key]
+            mine[key] = bool(number) if dtype == "bool" else number
+            assert_same(mine, parts, (number, key))
 
 
 @every(values(), st.data(), examples=60)
@@ -236,6 +281,36 @@ def test_ranges_beyond_the_integers_of_doubles(last):
         assert nd.arange(last, last - 4, -step, dtype=dtype).tolist() == list(
             range(last, last - 4, -step)
         )
+
+
+@pytest.mark.parametrize("count", [1, 127, 4096, 9_001])
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
+def test_long_ranges(dtype, count):
+    """Integers are exact; floats are start + i * step of float64, rounded once."""
+    of = numpy_dtype(dtype)
+    if dtype in INTEGERS:
+        count = min(count, 127)
+        for start, step in ((0, 1), (127, -1), (1, 3)):
+            stop = min(start + count * step, 127)
+            expected = np.arange(start, stop, step).astype(of)
+            assert_same(nd.arange(start, stop, step, dtype=dtype), expected)
+        return
+    step = 0.1
+    expected = (2.5 + np.arange(count) * step).astype(of)
+    assert_same(nd.arange(2.5, 2.5 + (count - 0.5) * step, step, dtype=dtype), expected)
+    for endpoint in (True, False):
+        parts = max(count - endpoint, 1)
+        expected = 2.5 + np.arange(count) * ((9 - 2.5) / parts)
+        if endpoint and count > 1:
+            expected[-1] = 9
+        found = nd.linspace(2.5, 9, count, dtype=dtype, endpoint=endpoint)
+        assert_same(found, expected.astype(of))
+
+
+def test_a_range_of_integers_counts_on_past_a_block():
+    for dtype in ("int32", "int64", "uint64", "uint16"):
+        assert_same(nd.arange(9_001, dtype=dtype), np.arange(9_001, dtype=dtype))
+        assert_same(nd.arange(60_000, 3, -7, dtype=dtype), np.arange(60_000, 3, -7).astype(dtype))
 
 
 @every(st.floats(-9, 9), st.floats(-9, 9), st.integers(0, 9), st.booleans(), examples=30)

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include "core/check.hpp"
@@ -38,12 +39,32 @@ double length_of(Scalar start, Scalar stop, Scalar step) {
   return static_cast<double>(distance / by + (distance % by != 0 && (distance > 0) == (by > 0)));
 }
 
-template <class T, class Element>
-NDArray filled(std::int64_t count, DType dtype, Device device, Element element) {
-  NDArray values = NDArray::empty({count}, ArrayDType<T>::value);
-  T* data = values.as<T>();
-  for (std::int64_t i = 0; i < count; ++i) data[i] = element(i);
-  return values.astype(dtype).to(device);
+// start, start + step ... in unsigned integers of the dtype's size, which wrap to the same bits.
+template <class T>
+void count_up(NDArray& result, __int128 start, __int128 step) {
+  T* to = static_cast<T*>(result.data());
+  T value = static_cast<T>(start);
+  const T by = static_cast<T>(step);
+  const std::int64_t count = result.size();
+  for (std::int64_t i = 0; i < count; ++i, value = static_cast<T>(value + by)) to[i] = value;
+}
+
+// start + i * step, rounded to T.
+template <class T>
+NDArray evenly_spaced(double start, double step, std::int64_t count) {
+  constexpr std::int64_t kBlock = 4096;  // of an int, whose conversion to double is vectorised
+  NDArray result = NDArray::empty({count}, ArrayDType<T>::value);
+  for (std::int64_t first = 0; first < count; first += kBlock) {
+    T* to = result.as<T>() + first;
+    const auto before = static_cast<double>(first);
+    const int n = static_cast<int>(std::min(kBlock, count - first));
+    for (int i = 0; i < n; ++i) to[i] = static_cast<T>(start + (before + i) * step);
+  }
+  return result;
+}
+NDArray evenly_spaced(double start, double step, std::int64_t count, DType dtype) {
+  if (dtype == DType::kFloat32) return evenly_spaced<float>(start, step, count);
+  return evenly_spaced<double>(start, step, count).astype(dtype);
 }
 
 }  // namespace
@@ -63,12 +84,16 @@ NDArray arange(Scalar start, Scalar stop, Scalar step, DType dtype, Device devic
     const __int128 from = whole_of(start), by = whole_of(step);
     if (count > 0)
       for (const __int128 end : {from, from + (count - 1) * by}) check_whole(end, dtype, kOp);
-    return filled<std::uint64_t>(count, dtype, device, [&](std::int64_t i) {
-      return static_cast<std::uint64_t>(from + i * by);
-    });
+    NDArray result = NDArray::empty({count}, dtype);
+    switch (dtype_size(dtype)) {
+      case 1: count_up<std::uint8_t>(result, from, by); break;
+      case 2: count_up<std::uint16_t>(result, from, by); break;
+      case 4: count_up<std::uint32_t>(result, from, by); break;
+      default: count_up<std::uint64_t>(result, from, by);
+    }
+    return result.to(device);
   }
-  return filled<double>(count, dtype, device,
-                        [&](std::int64_t i) { return first + static_cast<double>(i) * pace; });
+  return evenly_spaced(first, pace, count, dtype).to(device);
 }
 
 NDArray linspace(double start, double stop, std::int64_t count, DType dtype, Device device,
@@ -81,9 +106,9 @@ NDArray linspace(double start, double stop, std::int64_t count, DType dtype, Dev
                  count);
   const std::int64_t parts = endpoint ? count - 1 : count;
   const double step = parts > 0 ? (stop - start) / static_cast<double>(parts) : 0.0;
-  return filled<double>(count, dtype, device, [&](std::int64_t i) {
-    return endpoint && i == parts && i > 0 ? stop : start + static_cast<double>(i) * step;
-  });
+  NDArray result = evenly_spaced(start, step, count, dtype);
+  if (endpoint && parts > 0) result.slice(0, {parts, count, 1}).fill(stop);
+  return result.to(device);
 }
 
 }  // namespace membound::array
