@@ -14,6 +14,7 @@ from ndarrays import (
     INTEGERS,
     assert_same,
     every,
+    numbers,
     shapes,
     strided,
     to_ndarray,
@@ -343,6 +344,43 @@ def test_membership(device, first, second, invert):
         second = second.astype(first.dtype if first.dtype.kind == "f" else np.int16)
     result = nd.isin(strided(first, device), strided(second, device), invert=invert)
     assert_same(result, np.isin(first, second, invert=invert))
+
+
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_membership_among_few_and_many(device, dtype, invert, seed):
+    """Known elements that are few, that are dense, that are neither; limits of the dtype."""
+    rng = np.random.default_rng(seed)
+    x = numbers(dtype, 2_000, int(rng.integers(2**32)), finite=False)
+    x[::2] = rng.integers(0, 120, 1_000)
+    for count in (1, 8, 9, 32, 33, 500):
+        near = rng.integers(0, 100, count).astype(dtype)
+        far = x[rng.integers(0, x.size, count)]
+        ends = [np.iinfo(dtype).min, np.iinfo(dtype).max] if dtype in INTEGERS else [np.nan, -0.0]
+        at_ends = [np.append(near[:2], np.array(ends[:1], dtype)), np.append(far, ends[1])]
+        close = (ends[1] - near).astype(dtype), (ends[0] + near).astype(dtype)
+        for known in (near, far, *(own.astype(dtype) for own in at_ends), *close):
+            found = nd.isin(to_ndarray(x, device), to_ndarray(known, device), invert=invert)
+            assert_same(found, np.isin(x, known, invert=invert), (count, known))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "float64"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_first_of_equal_extremes_of_long_rows(device, dtype, seed):
+    """Wherever both are: in one block or one chunk, or in others."""
+    rng = np.random.default_rng(seed)
+    for count in (5_000, 33_000, 100_003):
+        array = np.ones((2, count), dtype)
+        first, second = np.sort(rng.choice(count, 2, replace=False))
+        array[:, [first, second]] = np.nan if dtype == "float64" else 9
+        for x, expected in (
+            (to_ndarray(array, device), first),
+            (to_ndarray(array[:, ::-1], device)[:, ::-1], first),
+            (to_ndarray(array, device)[:, ::-1], count - 1 - second),
+        ):
+            assert nd.argmax(x[0]).item() == expected
+            assert nd.argmax(x, axis=1).tolist() == [expected, expected]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

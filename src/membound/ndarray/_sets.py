@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Distinct elements and membership, from one sort.
+"""Distinct elements, from one sort, and membership, which a CPU looks up in a table if it can.
 
 Each NaN is distinct, and -0. equals 0. The number of distinct elements is read back, which waits
 for a GPU.
@@ -14,8 +14,10 @@ from membound import _core
 from membound._core import NDArray
 from membound.ndarray._arguments import BOOL, INT64, array_of
 from membound.ndarray._creation import ones
+from membound.ndarray._elementwise import clip
 from membound.ndarray._manipulation import concat, reshape
 from membound.ndarray._searching import searchsorted
+from membound.ndarray._types import iinfo
 
 
 class UniqueAll(NamedTuple):
@@ -126,7 +128,41 @@ def isin(
     )
     if known.size == 0:
         return _core.array_full(wanted.shape, invert, BOOL, device)
-    ordered = _core.array_sort(reshape(known, (-1,)), 0, False, True)
+    known = reshape(known, (-1,))
+    if device.type == "cpu":
+        if known.size > 8 and dtype.kind.endswith("integer"):
+            low, high = (
+                _core.array_reduce(end, known, None, False).item() for end in ("min", "max")
+            )
+            if high - low < 4 * (wanted.size + known.size):
+                return _in_table(wanted, known, low, high, invert)
+        if known.size <= 32:
+            return _by_comparisons(wanted, known, invert)
+    ordered = _core.array_sort(known, 0, False, True)
     place = _core.array_elementwise("minimum", searchsorted(ordered, wanted), known.size - 1)
     near = _core.array_take(ordered, reshape(place, (-1,)), 0).reshape(wanted.shape)
     return near != wanted if invert else near == wanted
+
+
+def _in_table(wanted: NDArray, known: NDArray, low: int, high: int, invert: bool) -> NDArray:
+    """Look integers up in a table from before the least known one to behind the greatest."""
+    limits = iinfo(known.dtype)
+    first, last = max(low - 1, limits.min), min(high + 1, limits.max)
+
+    def places(x: NDArray) -> NDArray:
+        inside = clip(x, first, last)
+        if x.dtype != "uint64":  # others may be too narrow for the difference
+            inside = _core.array_astype(inside, INT64, False)
+        inside -= first
+        return _core.array_astype(inside, INT64, False)
+
+    table = _core.array_full((last - first + 1,), invert, BOOL, known.device)
+    _core.array_scatter(table, (places(known),), 0, not invert)
+    return _core.array_take(table, places(wanted), 0)
+
+
+def _by_comparisons(wanted: NDArray, known: NDArray, invert: bool) -> NDArray:
+    result = wanted == known[0]
+    for at in range(1, known.size):
+        result |= wanted == known[at]
+    return ~result if invert else result
