@@ -252,6 +252,55 @@ def test_long_masks_choose(device, dtype, seed):
         assert_same(nd.where(*(x[::-1] for x in operands)), np.where(mask, first, second)[::-1])
 
 
+DIVISIONS = ((nd.floor_divide, np.floor_divide), (nd.remainder, np.remainder))
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:overflow")
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_divisions_of_all_bytes(device, dtype):
+    limits = np.iinfo(dtype)
+    every_byte = np.arange(limits.min, limits.max + 1).astype(dtype)
+    first, second = np.repeat(every_byte, 256), np.tile(every_byte, 256)
+    for mine, theirs in DIVISIONS:
+        expected = theirs(first, second)
+        assert_same(mine(to_ndarray(first, device), to_ndarray(second, device)), expected)
+        for column, number in enumerate(every_byte):
+            found = mine(to_ndarray(every_byte, device), int(number))
+            assert_same(found, expected.reshape(256, 256)[:, column], number)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:overflow")
+@pytest.mark.parametrize("dtype", [name for name in INTEGERS if not name.endswith("int8")])
+@pytest.mark.parametrize("device", DEVICES)
+def test_divisions_of_integers(device, dtype, seed):
+    """Of every magnitude, by arrays and numbers, at multiples and beside them."""
+    rng = np.random.default_rng(seed)
+    limits = np.iinfo(dtype)
+    most = limits.max
+    for largest in (most, min(most, 2**52), min(most, 2**50 - 1), min(most, 2**31 - 1), 100):
+        lowest = -largest - 1 if limits.min else 0
+        drawn = rng.integers(0, largest, (2, 3_001), dtype=dtype, endpoint=True)
+        first, second = drawn >> rng.integers(0, limits.bits, drawn.shape).astype(dtype)
+        first, second = (
+            np.where(rng.random(own.shape) < 0.5, own, own ^ np.array(-1).astype(dtype))
+            if limits.min
+            else own
+            for own in (first, second)
+        )
+        first[:3], second[1:4] = (lowest, largest, 0), (0, lowest, largest)
+        near = first - first % np.where(second == 0, 1, second).astype(dtype)
+        near[::3] -= near[::3] > lowest
+        for mine, theirs in DIVISIONS:
+            for x in (first, near):
+                pair = to_ndarray(x, device), to_ndarray(second, device)
+                assert_same(mine(*pair), theirs(x, second), largest)
+                assert_same(mine(*(own[::-2] for own in pair)), theirs(x, second)[::-2], largest)
+                for number in second[:12]:
+                    expected = theirs(x, np.full_like(x, number))
+                    assert_same(mine(pair[0], int(number)), expected, number)
+
+
 @every(st.data(), examples=70)
 def test_where_and_clip(device, data):
     found = data.draw(of_numpy.mutually_broadcastable_shapes(num_shapes=3, max_dims=3, max_side=4))

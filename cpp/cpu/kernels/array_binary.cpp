@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/elementary_float64.hpp"
-#include "cpu/kernels/array_blocks.hpp"
+#include "cpu/kernels/array_division.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -90,9 +90,13 @@ void run(const ArrayBlocks& blocks) {
 }  // namespace
 
 void array_binary(const ArrayBlocks& blocks) {
-  if (blocks.op == ElementwiseOp::kAtan2) return run<VectorAtan2>(blocks);
-  if (blocks.op == ElementwiseOp::kPow) return run<VectorPow>(blocks);
-  run_blocks<2>(blocks);
+  switch (blocks.op) {
+    case ElementwiseOp::kAtan2: return run<VectorAtan2>(blocks);
+    case ElementwiseOp::kPow: return run<VectorPow>(blocks);
+    case ElementwiseOp::kFloorDivide: return run_division<FloorDivision>(blocks);
+    case ElementwiseOp::kRemainder: return run_division<Rest>(blocks);
+    default: return run_blocks<2>(blocks);
+  }
 }
 
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
