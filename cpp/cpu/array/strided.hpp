@@ -78,6 +78,24 @@ void with_bytes(std::int64_t bytes, Body body) {
   }
 }
 
+// to[i] = x[i * stride].
+template <class T>
+void gather_run(const T* x, std::int64_t stride, std::int64_t count, T* to) {
+  if (stride == 1 && count >= 16) {
+    std::memcpy(to, x, static_cast<std::size_t>(count) * sizeof(T));
+  } else if (stride == 0) {
+    std::fill_n(to, count, *x);
+  } else if (stride == 2) {  // by shuffles
+#pragma GCC unroll 4
+    for (std::int64_t i = 0; i < count; ++i) to[i] = x[2 * i];
+  } else if (stride == -1) {  // by shuffles
+    for (std::int64_t i = 0; i < count; ++i) to[i] = x[-i];
+  } else {
+#pragma GCC unroll 4
+    for (std::int64_t i = 0; i < count; ++i) to[i] = x[i * stride];
+  }
+}
+
 inline void gather_elements(const ArrayDims& dims, const ArrayOperand& from, std::int64_t first,
                             std::int64_t count, void* packed) {
   const std::int64_t stride = from.strides[dims.rank - 1];
@@ -85,18 +103,7 @@ inline void gather_elements(const ArrayDims& dims, const ArrayOperand& from, std
     const T* data = static_cast<const T*>(from.data);
     T* to = static_cast<T*>(packed);
     each_run(dims, from.strides, first, count, [&](std::int64_t offset, std::int64_t run) {
-      const T* x = data + offset;
-      if (stride == 1 && run >= 16) {
-        std::memcpy(to, x, static_cast<std::size_t>(run) * sizeof(T));
-      } else if (stride == 0) {
-        std::fill_n(to, run, *x);
-      } else if (stride == 2) {  // by shuffles
-        for (std::int64_t i = 0; i < run; ++i) to[i] = x[2 * i];
-      } else if (stride == -1) {  // by shuffles
-        for (std::int64_t i = 0; i < run; ++i) to[i] = x[-i];
-      } else {
-        for (std::int64_t i = 0; i < run; ++i) to[i] = x[i * stride];
-      }
+      gather_run(data + offset, stride, run, to);
       to += run;
     });
   });
