@@ -301,6 +301,51 @@ def test_divisions_of_integers(device, dtype, seed):
                     assert_same(mine(pair[0], int(number)), expected, number)
 
 
+def divisions_of_floats(x, y):
+    """Floor of the quotient and remainder, from the exact remainder of fmod."""
+    rest = np.fmod(x, y)
+    differ = (rest != 0) & ((y < 0) != (rest < 0))
+    quotient = (x - rest) / y
+    quotient = np.where(differ, quotient - 1, quotient)
+    whole = np.floor(quotient)
+    whole = np.where(quotient - whole > 0.5, whole + 1, whole)
+    whole = np.where(quotient == 0, np.copysign(0, x / y), whole)
+    plain = (y == 0) | np.isinf(x) | np.isinf(y)
+    remainder = np.where(rest == 0, np.copysign(0, y), np.where(differ, rest + y, rest))
+    return np.where(plain, x / y, whole).astype(x.dtype), remainder.astype(x.dtype)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_divisions_of_floats(device, dtype, seed):
+    """Near multiples, of quotients beyond what vectors take, of any bits; signs of zeros."""
+    rng = np.random.default_rng(seed)
+    count, bits = 5_003, np.dtype(dtype.replace("float", "uint"))
+    size = 2.0 ** rng.integers(-2, 60, count)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, np.finfo(dtype).tiny, 1.0], dtype)
+    y = rng.standard_normal(count).astype(dtype)
+    multiples = (y * rng.integers(-999, 999, count)).astype(dtype)
+    beside = (multiples.view(bits) + rng.integers(0, 3, count).astype(bits)).view(dtype)
+    any_bits = np.frombuffer(rng.bytes(2 * count * bits.itemsize), dtype).reshape(2, count).copy()
+    small = np.stack([rng.integers(0, 999, count).astype(bits).view(dtype) for _ in range(2)])
+    quarters = rng.integers(-50, 50, (2, count)).astype(dtype) / 4
+    pairs = [(x, y) for x in (multiples, beside, (y[::-1] * size).astype(dtype))]
+    for x, by in (*pairs, any_bits, small, quarters):
+        x, by = (np.where(rng.random(count) < 0.02, rng.choice(special, count), v) for v in (x, by))
+        operands = to_ndarray(x, device), to_ndarray(by, device)
+        for (mine, _), expected in zip(DIVISIONS, divisions_of_floats(x, by), strict=True):
+            for found, wanted in (
+                (mine(*operands), expected),
+                (mine(*(own[::3] for own in operands)), expected[::3]),
+            ):
+                assert_same(found, wanted)
+                sign = np.signbit(to_numpy(found)) == np.signbit(wanted)
+                assert (sign | np.isnan(wanted)).all()
+        for (mine, _), expected in zip(DIVISIONS, divisions_of_floats(x, by[:1]), strict=True):
+            assert_same(mine(operands[0], float(by[0])), expected)
+
+
 @every(st.data(), examples=70)
 def test_where_and_clip(device, data):
     found = data.draw(of_numpy.mutually_broadcastable_shapes(num_shapes=3, max_dims=3, max_side=4))

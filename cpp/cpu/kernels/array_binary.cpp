@@ -81,6 +81,21 @@ void run_numbers(const ArrayBlocks& blocks) {
   }
 }
 template <class F>
+void run_division(const ArrayBlocks& blocks) {
+  with_type(blocks.dtype, [&]<class A>(TypeTag<A>) MEMBOUND_INLINED {
+    constexpr bool kIsBool = scalar::kSameType<A, bool>;
+    // Vectors of 16 bytes gain nothing.
+    if constexpr (!kIsBool && !scalar::Number<A>::kFloating && kVectorBytes > 16) {
+      divide_blocks<F, A>(blocks);
+    } else if constexpr (scalar::Number<A>::kFloating && kFusesProducts) {
+      run_numbers<F, A>(blocks);
+    } else if constexpr (!kIsBool) {
+      BlockLoop<F, A, 2>::run(blocks);
+    }
+  });
+}
+
+template <class F>
 void run(const ArrayBlocks& blocks) {
   if (blocks.dtype == DType::kFloat32) return run_numbers<F, float>(blocks);
   if (kFusesProducts && blocks.dtype == DType::kFloat64) return run_numbers<F, double>(blocks);

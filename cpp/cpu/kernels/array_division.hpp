@@ -48,14 +48,72 @@ MEMBOUND_ALWAYS_INLINE A floor_of(Float<A> value) {
   return nearest_to<A>(nearest - static_cast<Float<A>>(nearest > value));
 }
 
-// A function and what it is of x, y and the quotient.
+// Of vectors of floats.
+template <class V>
+constexpr auto kWholeOf = FloatOf<2>::kWhole;
+template <>
+constexpr auto kWholeOf<F64> = FloatOf<8>::kWhole;
+template <class V>
+MEMBOUND_ALWAYS_INLINE V round_to_integer(V x) {
+  return x + kWholeOf<V> - kWholeOf<V>;
+}
+template <class V>
+MEMBOUND_ALWAYS_INLINE auto sign_bits(V x) {
+  using I = decltype(x < x);
+  return bit_copy<I>(x) & bit_copy<I>(-V{});
+}
+template <class V>
+MEMBOUND_ALWAYS_INLINE V magnitude(V x) {
+  return bit_copy<V>(bit_copy<decltype(x < x)>(x) ^ sign_bits(x));
+}
+template <class V, class I>
+MEMBOUND_ALWAYS_INLINE V with_sign(V magnitude, I signs) {
+  return bit_copy<V>(bit_copy<I>(magnitude) | signs);
+}
+
+// |x| modulo |y|, which a fused product gives exactly; NaN where it may not.
+template <class V>
+MEMBOUND_ALWAYS_INLINE V rest_of(V x, V y) {
+  const V quotient = x / y, nearest = round_to_integer(quotient);
+  const V distance = multiply_add(-nearest, y, x);
+  const V rest = distance < 0 ? distance + y : distance;
+  return quotient < kWholeOf<V> / 8 ? rest : V{} + __builtin_nanf("");
+}
+
+// A function, of vectors of floats, and what it is of integers x, y and the quotient.
 struct FloorDivision : functors::FloorDivide {
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE V vector(V x, V y) {
+    const V size = magnitude(y), rest = rest_of(magnitude(x), size);
+    const V whole = (magnitude(x) - rest) / size;
+    const auto differ = sign_bits(x) ^ sign_bits(y);
+    const V below = -whole - 1;
+    const V quotient = differ == 0 ? whole : rest == 0 ? -whole : below;
+    const V nearest = round_to_integer(quotient);
+    const V floor = nearest > quotient ? nearest - 1 : nearest;
+    const V result = quotient - floor > V{} + 0.5f ? floor + 1 : floor;
+    return quotient == 0 ? with_sign(V{}, differ) : result;
+  }
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE auto is_special(V, V, V found) {
+    return found != found;
+  }
   template <class A>
   static MEMBOUND_ALWAYS_INLINE A of_quotient(A, A y, A quotient) {
     return y == 0 ? A(0) : quotient;
   }
 };
 struct Rest : functors::Remainder {
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE V vector(V x, V y) {
+    const V size = magnitude(y), rest = rest_of(magnitude(x), size);
+    const auto differ = sign_bits(x) ^ sign_bits(y);
+    return with_sign((differ == 0) | (rest == 0) ? rest : size - rest, sign_bits(y));
+  }
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE auto is_special(V, V, V found) {
+    return found != found;
+  }
   template <class A>
   static MEMBOUND_ALWAYS_INLINE A of_quotient(A x, A y, A quotient) {
     using W = functors::Wide<A>;
@@ -108,19 +166,6 @@ void divide_blocks(const ArrayBlocks& blocks) {
     x += blocks.advance[0];
     y += blocks.advance[1];
   }
-}
-
-template <class F>
-void run_division(const ArrayBlocks& blocks) {
-  with_type(blocks.dtype, [&]<class A>(TypeTag<A>) MEMBOUND_INLINED {
-    constexpr bool kIsBool = scalar::kSameType<A, bool>;
-    // Vectors of 16 bytes gain nothing.
-    if constexpr (!kIsBool && !scalar::Number<A>::kFloating && kVectorBytes > 16) {
-      divide_blocks<F, A>(blocks);
-    } else if constexpr (!kIsBool) {
-      BlockLoop<F, A, 2>::run(blocks);
-    }
-  });
 }
 
 }  // namespace
