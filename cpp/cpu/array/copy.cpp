@@ -73,6 +73,7 @@ void repeat_value(T value, T* to, std::int64_t count) {
   }
   T values[kVector];
   std::fill_n(values, kVector, value);
+#pragma GCC unroll 4
   for (std::int64_t at = 0; at < count - kVector; at += kVector)
     std::memcpy(to + at, values, sizeof(values));
   std::memcpy(to + count - kVector, values, sizeof(values));
