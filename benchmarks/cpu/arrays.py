@@ -46,6 +46,46 @@ def elements(dtype: str, count: int) -> Iterator[Case]:
     yield f"max of columns {what}", lambda: nd.max(columns, axis=0), lambda: rows.max(axis=0)
 
 
+def choices(dtype: str) -> Iterator[Case]:
+    """Numbers as operands, indices, masks, repeated elements and ranges; x is of integers."""
+    rng = np.random.default_rng(4)
+    x, y = rng.integers(1, 100, (2, MILLION)).astype(dtype)
+    places, mask = rng.integers(0, MILLION, MILLION), rng.random(MILLION) < 0.5
+    a, b, indices, chosen = (nd.asarray(own) for own in (x, y, places, mask))
+    wide = rng.integers(0, 2**30, MILLION).astype(dtype)
+    far, of = nd.asarray(wide), f"{dtype} 1e+06"
+    yield f"clip {of}", lambda: nd.clip(a, 20, 60), lambda: np.clip(x, 20, 60)
+    yield f"where {of}", lambda: nd.where(chosen, a, b), lambda: np.where(mask, x, y)
+    for times in (2, 3, 10, 100):
+        name, own, theirs = f"repeat {times} {of}", a[: MILLION // times], x[: MILLION // times]
+        yield (
+            name,
+            lambda own=own, times=times: nd.repeat(own, times),
+            lambda theirs=theirs, times=times: np.repeat(theirs, times),
+        )
+    yield f"take {of}", lambda: nd.take(a, indices), lambda: np.take(x, places)
+    yield f"x[i] = y {of}", lambda: a.__setitem__(indices, a), lambda: x.__setitem__(places, x)
+    yield f"x[::2] + y[::2] {of}", lambda: a[::2] + b[::2], lambda: x[::2] + y[::2]
+    yield f"argmax {of}", lambda: nd.argmax(a), lambda: np.argmax(x)
+    yield f"cumulative_sum {of}", lambda: nd.cumulative_sum(a), lambda: np.cumsum(x)
+    yield f"zeros {of}", lambda: nd.zeros(MILLION, dtype=dtype), lambda: np.zeros(MILLION, dtype)
+    count = 100 if dtype == "uint8" else MILLION
+    options = {"dtype": dtype}
+    yield f"arange {of}", lambda: nd.arange(count, **options), lambda: np.arange(count, **options)
+    for name in ("floor_divide", "remainder"):
+        own, theirs = getattr(nd, name), getattr(np, name)
+        yield f"{name} {of}", lambda own=own: own(a, b), lambda theirs=theirs: theirs(x, y)
+        yield f"{name} by 7 {of}", lambda own=own: own(a, 7), lambda theirs=theirs: theirs(x, 7)
+    for known in (4, 16, 1000):
+        for kind, array, elements in ((of, a, x), (f"far apart {of}", far, wide)):
+            sets = nd.asarray(elements[:known]), elements[:known]
+            yield (
+                f"isin {known} {kind}",
+                lambda array=array, sets=sets: nd.isin(array, sets[0]),
+                lambda elements=elements, sets=sets: np.isin(elements, sets[1]),
+            )
+
+
 def orders(dtype: str) -> Iterator[Case]:
     x = np.random.default_rng(2).standard_normal(MILLION).astype(dtype)
     a = nd.asarray(x)
@@ -86,6 +126,8 @@ def cases() -> Iterator[Case]:
     yield from elements("float32", 32 * MILLION)
     for dtype in ("float32", "float64", "uint8"):
         yield from copies(dtype)
+    for dtype in ("float32", "float64", "int64", "int32", "uint8"):
+        yield from choices(dtype)
 
 
 def seconds_of(function: Callable[[], object]) -> float:
