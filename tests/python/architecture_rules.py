@@ -417,7 +417,7 @@ FOLDERS = {
     "src/membound/oracle": (7, 910),
     "src/membound/bench": (11, 1_480),
     "src/membound/autograd": (7, 1_640),
-    "src/membound/ndarray": (19, 2_470),
+    "src/membound/ndarray": (19, 2_500),
     "src/membound/needle": (6, 720),
 }
 

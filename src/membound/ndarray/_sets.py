@@ -131,13 +131,14 @@ def isin(
     known = reshape(known, (-1,))
     if device.type == "cpu":
         if known.size > 8 and dtype.kind.endswith("integer"):
-            low, high = (
-                _core.array_reduce(end, known, None, False).item() for end in ("min", "max")
-            )
+            low, high = (int(_core.array_reduce(of, known, None, False)) for of in ("min", "max"))
             if high - low < 4 * (wanted.size + known.size):
                 return _in_table(wanted, known, low, high, invert)
         if known.size <= 32:
-            return _by_comparisons(wanted, known, invert)
+            equal = wanted == known[0]
+            for one in known[1:]:
+                equal |= wanted == one
+            return ~equal if invert else equal
     ordered = _core.array_sort(known, 0, False, True)
     place = _core.array_elementwise("minimum", searchsorted(ordered, wanted), known.size - 1)
     near = _core.array_take(ordered, reshape(place, (-1,)), 0).reshape(wanted.shape)
@@ -159,10 +160,3 @@ def _in_table(wanted: NDArray, known: NDArray, low: int, high: int, invert: bool
     table = _core.array_full((last - first + 1,), invert, BOOL, known.device)
     _core.array_scatter(table, (places(known),), 0, not invert)
     return _core.array_take(table, places(wanted), 0)
-
-
-def _by_comparisons(wanted: NDArray, known: NDArray, invert: bool) -> NDArray:
-    result = wanted == known[0]
-    for at in range(1, known.size):
-        result |= wanted == known[at]
-    return ~result if invert else result
