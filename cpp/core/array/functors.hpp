@@ -256,7 +256,7 @@ MEMBOUND_FUNCTOR_2(FloorDivide, {
     return quotient - whole > A(0.5) ? whole + 1 : whole;
   } else if constexpr (scalar::Number<A>::kSigned) {
     if (y == 0) return A(0);
-    if (y == -1) return static_cast<A>(Wide<A>(0) - x);
+    if (y == -1) return static_cast<A>(0u - typename scalar::Number<A>::Unsigned(x));
     const A quotient = static_cast<A>(x / y);
     return static_cast<A>(quotient - ((x % y != 0) & ((x < 0) != (y < 0))));
   } else {

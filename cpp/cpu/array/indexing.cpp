@@ -148,7 +148,10 @@ BadIndex array_index_offsets(const ArrayIndexOffsets& problem) {
         bool any_bad = false;
         for (std::int64_t i = 0; i < count; ++i) {
           any_bad |= is_bad(indices[i], extent);
-          to[i] = (axis == 0 ? 0 : to[i]) + place_of(indices[i], extent) * stride;
+          // Offsets of bad indices, which nobody reads, wrap.
+          const auto place = static_cast<std::uint64_t>(place_of(indices[i], extent));
+          const auto before = static_cast<std::uint64_t>(axis == 0 ? 0 : to[i]);
+          to[i] = static_cast<std::int64_t>(before + place * static_cast<std::uint64_t>(stride));
         }
         for (std::int64_t i = 0; any_bad && i < count; ++i) {
           std::int64_t known = first_bad.load(std::memory_order_relaxed);
