@@ -129,7 +129,7 @@ def isin(
     if known.size == 0:
         return _core.array_full(wanted.shape, invert, BOOL, device)
     known = reshape(known, (-1,))
-    if device.type == "cpu":
+    if device.type == "cpu" and wanted.size >= 2000:  # fewer have one sort, which is fewer calls
         if known.size > 8 and dtype.kind.endswith("integer"):
             low, high = (int(_core.array_reduce(of, known, None, False)) for of in ("min", "max"))
             if high - low < 4 * (wanted.size + known.size):
