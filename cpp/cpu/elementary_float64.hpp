@@ -98,7 +98,8 @@ struct LongLogarithm {
       0x1.999999999999ap-2, 0x1.2492492492521p-2, 0x1.c71c71c6eaa8dp-3, 0x1.745d177a8f200p-3,
       0x1.3b1395d4f9e5fp-3, 0x1.1118c74823a2ep-3, 0x1.df7ce9a6bcccbp-4, 0x1.e02d197c00c78p-4};
 };
-// Of normal x > 0, where |y * log(x)| < 700. The logarithm has a relative error of 2^-65.
+// Of normal x > 0, below 2^-1000 or above 2^1000 where |y * log(x)| > 700. The logarithm has a
+// relative error of 2^-65.
 MEMBOUND_ALWAYS_INLINE F64 pow_of(F64 x, F64 y) {
   constexpr double kCubic = 0x1.5555555555555p-1, kCubicLow = 0x1.5555555555555p-55;  // two of it
   const auto [n, f] = parts_of_logarithm(x);
@@ -115,7 +116,8 @@ MEMBOUND_ALWAYS_INLINE F64 pow_of(F64 x, F64 y) {
   const F64 log_low =
       (first.low + log.low) + multiply_add(n, F64{} + Logarithm::kLn2Low, 2 * s_low + term_low);
   const Two power = product(y, log.high);
-  return exp_of<double>(power.high, multiply_add(y, log_low, power.low));
+  const F64 power_low = multiply_add(y, log_low, power.low);
+  return exp_of<double>(power.high, absolute(power.high) < 720 ? power_low : F64{});
 }
 
 // --- sines ---

@@ -591,7 +591,8 @@ def test_float64_functions_of_two_err_by_two_ulps(name, theirs, seed):
     drawn = rng.standard_normal((2, 20001)) * 10.0 ** rng.uniform(-300, 300, (2, 20001))
     normal = rng.standard_normal((2, 9999))
     bases = np.stack([rng.uniform(0, 4, 9999), rng.uniform(-999, 999, 9999)])
-    x, y = np.concatenate([pairs, drawn, normal, bases], axis=1)
+    large = np.stack([rng.uniform(0, 2, 99_999), 10.0 ** rng.uniform(3, 300, 99_999)])
+    x, y = np.concatenate([pairs, drawn, normal, bases, large, large * [[1], [-1]]], axis=1)
     with np.errstate(all="ignore"):
         exact = getattr(np, theirs)(x.astype(np.longdouble), y.astype(np.longdouble))
     found = np.asarray(getattr(nd, name)(nd.asarray(x), nd.asarray(y)))
