@@ -406,7 +406,7 @@ def names_say_the_idea(root: Path) -> list[str]:
 # says why; one that makes a folder smaller lowers its figure.
 DOCUMENT_LINES = {"README.md": 200, "CHANGELOG.md": 60}
 FOLDERS = {
-    "cpp/cuda": (166, 26_610),
+    "cpp/cuda": (166, 26_690),
     "cpp/cuda/norm": (36, 8_080),
     "cpp/cuda/row": (33, 4_450),
     "src": (274, 38_240),

@@ -29,35 +29,30 @@ bool runs_along_kept(const ArrayReduction& problem) {
   return along(problem.source.strides[kept]) < along(problem.reduced_strides[reduced]);
 }
 
+// counted: the dtype whose elements kAny and kAll compare with 0.
 template <class A>
-ReduceContext<A> context_of(const ArrayReduction& problem) {
+ReduceContext<A> context_of(const ArrayReduction& problem, DType counted) {
   ReduceContext<A> context = {problem.op};
   context.divisor = static_cast<A>(problem.divisor);
   context.size = problem.reduced.size();
+  if constexpr (scalar::kSameType<A, std::uint64_t>)
+    context.magnitude = ~(A(is_floating(counted)) << (8 * dtype_size(counted) - 1));
   context.is_reversed = problem.op == ReduceOp::kMin || problem.op == ReduceOp::kArgMin;
   if (!context.is_reversed) return context;
   context.op = problem.op == ReduceOp::kMin ? ReduceOp::kMax : ReduceOp::kArgMax;
-  switch (problem.source.dtype) {
-    case DType::kFloat64: context.reverse[1] = 0x80000000u; break;
-    case DType::kFloat32: context.reverse[0] = context.reverse[1] = 0x80000000u; break;
-    case DType::kFloat16:
-    case DType::kBFloat16: context.reverse[0] = context.reverse[1] = 0x80008000u; break;
-    default: context.reverse[0] = context.reverse[1] = 0xffffffffu;
-  }
+  const DType dtype = problem.source.dtype;
+  const std::uint32_t sign = dtype_size(dtype) == 2 ? 0x80008000u : 0x80000000u;
+  context.reverse[1] = is_floating(dtype) ? sign : ~0u;
+  context.reverse[0] = dtype == DType::kFloat64 ? 0 : context.reverse[1];
   return context;
 }
 
-template <class A, class Op>
-void launch_reduce(const ArrayReduction& problem, StreamView stream,
-                   DType counted = DType::kInt64) {
-  using Value = typename Op::Value;
-  const bool columns = runs_along_kept(problem);
+template <class A>
+ReduceParams<A> reduce_params(const ArrayReduction& problem, bool columns, DType counted) {
   const int kept_last = problem.kept.rank - 1, reduced_last = problem.reduced.rank - 1;
   const ArrayOperand* const operands[kArrays] = {&problem.source, &problem.result, &problem.centre};
   ReduceParams<A> p;
-  p.context = context_of<A>(problem);
-  if constexpr (scalar::kSameType<A, std::uint64_t>)
-    p.context.magnitude = ~(A(is_floating(counted)) << (8 * dtype_size(counted) - 1));
+  p.context = context_of<A>(problem, counted);
   p.centred = problem.op == ReduceOp::kSquaredDeviations;
   for (int k = 0; k < kArrays; ++k) {
     if (k == kCentre && !p.centred) continue;
@@ -104,28 +99,38 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
   p.lane_bits = std::countr_zero(static_cast<unsigned>(p.config.lanes));
   p.chunk_count = divider_of(p.config.chunks);
   p.block_columns = divider_of((p.kept.size + p.config.width - 1) / p.config.width);
+  return p;
+}
+
+std::int64_t blocks_of(std::int64_t results, int lanes) {
+  return (results * lanes + kReduceThreads - 1) / kReduceThreads;
+}
+
+template <class A, class Op>
+void launch_reduce(const ArrayReduction& problem, StreamView stream,
+                   DType counted = DType::kInt64) {
+  using Value = typename Op::Value;
+  const bool columns = runs_along_kept(problem);
+  ReduceParams<A> p = reduce_params<A>(problem, columns, counted);
+  const std::int64_t results = problem.kept.size(), chunks = p.config.chunks;
   const int device = current_device();
   // The result is contiguous, but its first element may be the last in memory.
   std::int64_t before = 0;
-  for (int axis = 0; axis <= kept_last; ++axis)
+  for (int axis = 0; axis < problem.kept.rank; ++axis)
     before +=
         std::max<std::int64_t>(0, -problem.result.strides[axis]) * (problem.kept.shape[axis] - 1);
-  p.results = problem.kept.size();
   DeviceBuffer partial;
-  if (p.config.chunks > 1) {
-    const std::int64_t values = p.config.chunks * p.results;
-    partial = DeviceBuffer(static_cast<std::size_t>(values) * sizeof(Value), Device::cuda(device),
-                           stream);
+  if (chunks > 1) {
+    partial = DeviceBuffer(static_cast<std::size_t>(chunks * results) * sizeof(Value),
+                           Device::cuda(device), stream);
     p.partial = partial.as<Value>() + before;
+    p.results = results;
   }
-  const auto blocks = [](std::int64_t results, int lanes) {
-    return (results * lanes + kReduceThreads - 1) / kReduceThreads;
-  };
   if (columns) {
     launch<reduce_columns_kernel<A, Op>>(
-        {blocks(p.kept.size, p.config.lanes) * p.config.chunks, kReduceThreads}, stream, device, p);
+        {blocks_of(p.kept.size, p.config.lanes) * chunks, kReduceThreads}, stream, device, p);
   } else {
-    const LaunchShape shape{blocks(p.kept.size * p.config.chunks, p.config.lanes), kReduceThreads};
+    const LaunchShape shape{blocks_of(results * chunks, p.config.lanes), kReduceThreads};
     const auto launch_wide = [&] { launch<reduce_rows_kernel<A, Op>>(shape, stream, device, p); };
     if constexpr (scalar::kSameType<A, double>) {
       launch_wide();
@@ -135,20 +140,17 @@ void launch_reduce(const ArrayReduction& problem, StreamView stream,
       launch<reduce_narrow_rows_kernel<A, Op>>(shape, stream, device, p);
     }
   }
-  if (p.config.chunks == 1) return;
+  if (chunks == 1) return;
   const UnitArray& result = p.arrays[kResult];
-  const int lanes = tuning::chunk_lanes(p.config.chunks);
-  const ChunkParams<A> merged = {p.context,
-                                 result.data - before * result.item_bytes,
-                                 result.dtype,
-                                 result.item_bytes,
-                                 lanes,
-                                 kReduceThreads / lanes,
-                                 static_cast<int>(p.config.chunks),
-                                 p.results,
-                                 partial.data()};
-  launch<reduce_chunks_kernel<A, Op>>({blocks(p.results, lanes), kReduceThreads}, stream, device,
-                                      merged);
+  ChunkParams<A> merged = {p.context, result.data - before * result.item_bytes, result.dtype};
+  merged.item_bytes = result.item_bytes;
+  merged.lanes = tuning::chunk_lanes(chunks);
+  merged.width = kReduceThreads / merged.lanes;
+  merged.chunks = static_cast<int>(chunks);
+  merged.results = results;
+  merged.partial = partial.data();
+  launch<reduce_chunks_kernel<A, Op>>({blocks_of(results, merged.lanes), kReduceThreads}, stream,
+                                      device, merged);
 }
 
 }  // namespace

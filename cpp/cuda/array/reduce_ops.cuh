@@ -10,9 +10,8 @@
 
 namespace membound::cuda {
 
-// What reductions read beside the elements. Of minima the elements are read in reversed order, -x
-// of floats and ~x of integers, and become maxima: the bits of `reverse` change in the words of a
-// unit.
+// What reductions read beside the elements. Minima are maxima of elements in reversed order, -x of
+// floats and ~x of integers: the bits of `reverse` change in the words of a unit.
 template <class A>
 struct ReduceContext {
   ReduceOp op;  // not kMin, kArgMin
@@ -71,9 +70,8 @@ struct Accumulation {
     if (context.op == ReduceOp::kProd) return A(1);
     return context.op == ReduceOp::kMax ? lowest<A>() : A(0);
   }
-  // Calls body(step, reverses) with values[i] = step(values[i], x[i], centres[i]) of the op, where
-  // `reverses` tells at compile time that it may read in reversed order. kDense: loads of vectors;
-  // products are not so frequent that they are compiled for those.
+  // Calls body(step, reverses) with values[i] = step(values[i], x[i], centres[i]); reverses: x may
+  // be in reversed order. kDense: loads of vectors, which rare products are not compiled for.
   template <bool kDense, class Body>
   static __device__ void with_step(const Context& context, Body&& body) {
     constexpr std::false_type kAsIs;
