@@ -11,8 +11,7 @@
 namespace membound::cuda {
 
 inline constexpr int kElementwiseThreads = 256;
-template <class A, int kOperands>
-constexpr int kElementwiseUnits = sizeof(A) == 8 || kOperands == 3 ? 2 : 4;  // per thread
+inline constexpr int kElementwiseUnits = 2;  // per thread
 
 template <class A, functors::Types kTypes>
 constexpr bool kTakes = functors::takes<A>(kTypes);
@@ -20,7 +19,7 @@ constexpr bool kTakes = functors::takes<A>(kTypes);
 template <int kOperands>
 struct ElementwiseParams {
   ElementwiseOp op;
-  bool is_narrow;  // items of 2 bytes at most
+  bool is_narrow;  // items of 2 bytes at most, but for numbers
   // Loads are of two units, one after another: of the vectors, then, and of a row of them.
   bool pairs;
   // Units below `whole` are vectors of the result, one after another. Operands are so too, or one
@@ -143,7 +142,7 @@ __device__ inline void load_dense(const UnitArray& array, const Divider& row_loa
 template <class A, int kOperands>
 __global__ void __launch_bounds__(kElementwiseThreads, sizeof(A) == 8 ? 3 : 4)
     elementwise_kernel(const __grid_constant__ ElementwiseParams<kOperands> p) {
-  constexpr int kUnits = kElementwiseUnits<A, kOperands>;
+  constexpr int kUnits = kElementwiseUnits;
   pdl_wait_and_launch();
   const std::int64_t first =
       std::int64_t{blockIdx.x} * (kUnits * kElementwiseThreads) + threadIdx.x;
@@ -229,8 +228,8 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
       p.strides[k][axis] = is_scalar ? 0 : operand.strides[axis];
     p.strides[k][last < 0 ? 0 : last] = kUnitItems * inner;
     UnitArray& array = p.arrays[k];
-    p.is_narrow &= array.item_bytes <= 2;
     if (is_scalar) continue;
+    p.is_narrow &= array.item_bytes <= 2;
     const std::int64_t apart = last == 1 ? operand.strides[0] : 0;
     if (k < kOperands && inner == 0) {
       array.repeat = Repeat::kColumn;
@@ -253,7 +252,7 @@ ElementwiseParams<kOperands> elementwise_params(ElementwiseOp op, const ArrayDim
 
 template <class A, int kOperands>
 void launch_elementwise(const ElementwiseParams<kOperands>& p, StreamView stream) {
-  constexpr int kPerBlock = kElementwiseUnits<A, kOperands> * kElementwiseThreads;
+  constexpr int kPerBlock = kElementwiseUnits * kElementwiseThreads;
   launch<elementwise_kernel<A, kOperands>>(
       {(p.index.size + kPerBlock - 1) / kPerBlock, kElementwiseThreads}, stream, current_device(),
       p);

@@ -11,7 +11,7 @@ namespace membound::cuda {
 // Loads of a thread from each operand, one unit each, or two (ElementwiseParams::pairs). A turn
 // computes two units: those of two loads, or of one.
 template <class A, int kOperands>
-constexpr int kNarrowLoads = kOperands == 3 ? 2 : 4;
+constexpr int kNarrowLoads = kOperands == 1 ? 4 : 2;
 template <class A>
 constexpr int kTurnUnits = 2;
 template <class A>
