@@ -10,23 +10,9 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-#if defined(__FMA__) || defined(__aarch64__)
-constexpr bool kFusesProducts = true;
-#else
-constexpr bool kFusesProducts = false;
-#endif
-
 namespace float64 {
 
-struct Two {
-  F64 high, low;
-};
-// |a| >= |b|, or a is 0.
-MEMBOUND_ALWAYS_INLINE Two sum(F64 a, F64 b) {
-  const F64 high = a + b;
-  return {high, (a - high) + b};
-}
-MEMBOUND_ALWAYS_INLINE Two product(F64 a, F64 b) {
+MEMBOUND_ALWAYS_INLINE Two<F64> product(F64 a, F64 b) {
   const F64 high = a * b;
   return {high, multiply_add(a, b, -high)};
 }
@@ -38,7 +24,7 @@ MEMBOUND_ALWAYS_INLINE F64 log_to_base(F64 x, double high, double low, double sc
                                        double scale_low) {
   const auto [n, f] = parts_of_logarithm(x);
   const auto [s, rest] = logarithm_of_mantissa(f);
-  const Two scaled = product(f, F64{} + scale), whole = sum(n * high, scaled.high);
+  const Two<F64> scaled = product(f, F64{} + scale), whole = sum(n * high, scaled.high);
   const F64 small = multiply_add(f, F64{} + scale_low, scaled.low) + whole.low;
   return whole.high + (multiply_add(n, F64{} + low, small) - s * rest * scale);
 }
@@ -57,12 +43,12 @@ MEMBOUND_ALWAYS_INLINE F64 log1p_of(F64 x, F64 rest = F64{}) {
 // Of |x| < 2^28.
 MEMBOUND_ALWAYS_INLINE F64 asinh_of(F64 x) {
   const F64 size = absolute(x), square = size * size;
-  return with_sign_of(x, log1p_of(size + square / (1 + square_root(1 + square))));
+  return with_sign(log1p_of(size + square / (1 + square_root(1 + square))), sign_of(x));
 }
 // Of 1 <= x < 2^28.
 MEMBOUND_ALWAYS_INLINE F64 acosh_of(F64 x) {
   const F64 t = x - 1, root = square_root(multiply_add(t, t, 2 * t));
-  const Two z = sum(root, t);
+  const Two<F64> z = sum(root, t);
   return log1p_of(z.high, z.low);
 }
 // Of |x| < 1: half of log1p(q) for q = 2 x / (1 - x), with its remainder.
@@ -70,7 +56,7 @@ MEMBOUND_ALWAYS_INLINE F64 atanh_of(F64 x) {
   const F64 size = absolute(x), below = 1 - size, lost = (1 - below) - size;
   const F64 q = 2 * size / below;
   const F64 remainder = multiply_add(-q, below, 2 * size) - q * lost;
-  return with_sign_of(x, 0.5 * log1p_of(q, remainder / below));
+  return with_sign(0.5 * log1p_of(q, remainder / below), sign_of(x));
 }
 
 // --- exponentials ---
@@ -90,7 +76,7 @@ MEMBOUND_ALWAYS_INLINE F64 cosh_of(F64 x) {
 }
 MEMBOUND_ALWAYS_INLINE F64 sinh_of(F64 x) {
   const F64 less = expm1_of(absolute(x));
-  return with_sign_of(x, 0.5 * (less + less / (less + 1)));
+  return with_sign(0.5 * (less + less / (less + 1)), sign_of(x));
 }
 struct LongLogarithm {
   // (2 * atanh(s) / s - 2 - 2 / 3 * s^2) / s^4 in s^2
@@ -105,17 +91,18 @@ MEMBOUND_ALWAYS_INLINE F64 pow_of(F64 x, F64 y) {
   const auto [n, f] = parts_of_logarithm(x);
   const F64 under = 2 + f, inverse = 1 / under, s = f * inverse;
   const F64 s_low = multiply_add(-s, f - (under - 2), multiply_add(-s, under, f)) * inverse;
-  const Two square = product(s, s);
+  const Two<F64> square = product(s, s);
   const F64 square_low = multiply_add(2 * s, s_low, square.low);
-  const Two curve = sum(F64{} + kCubic, square.high * curve_from<0, LongLogarithm>(square.high));
-  const Two cube = product(s, square.high), term = product(cube.high, curve.high);
+  const Two<F64> curve =
+      sum(F64{} + kCubic, square.high * curve_from<0, LongLogarithm>(square.high));
+  const Two<F64> cube = product(s, square.high), term = product(cube.high, curve.high);
   const F64 cube_low = multiply_add(s, square_low, multiply_add(s_low, square.high, cube.low));
   const F64 term_low =
       multiply_add(cube.high, curve.low + kCubicLow, multiply_add(cube_low, curve.high, term.low));
-  const Two first = sum(n * Logarithm::kLn2High, 2 * s), log = sum(first.high, term.high);
+  const Two<F64> first = sum(n * Logarithm::kLn2High, 2 * s), log = sum(first.high, term.high);
   const F64 log_low =
       (first.low + log.low) + multiply_add(n, F64{} + Logarithm::kLn2Low, 2 * s_low + term_low);
-  const Two power = product(y, log.high);
+  const Two<F64> power = product(y, log.high);
   const F64 power_low = multiply_add(y, log_low, power.low);
   return exp_of<double>(power.high, absolute(power.high) < 720 ? power_low : F64{});
 }
@@ -194,16 +181,16 @@ MEMBOUND_ALWAYS_INLINE F64 atan_of_quotient(F64 a, F64 b) {
   const F64 steps = small ? zero : large ? zero + 1.0 : zero + 0.5;
   const F64 rest =
       multiply_add(t * square, curve_from<0, Arctangent>(square), steps * kRightAngleLow);
-  const Two most = sum(steps * kRightAngle, t);
+  const Two<F64> most = sum(steps * kRightAngle, t);
   return most.high + (most.low + rest);
 }
 MEMBOUND_ALWAYS_INLINE F64 atan_of(F64 x) {
-  return with_sign_of(x, atan_of_quotient(absolute(x), F64{} + 1.0));
+  return with_sign(atan_of_quotient(absolute(x), F64{} + 1.0), sign_of(x));
 }
 // Of numbers that are not 0 and finite.
 MEMBOUND_ALWAYS_INLINE F64 atan2_of(F64 y, F64 x) {
   const F64 angle = atan_of_quotient(absolute(y), absolute(x));
-  return with_sign_of(y, x < 0 ? (2 * kRightAngle - angle) + 2 * kRightAngleLow : angle);
+  return with_sign(x < 0 ? (2 * kRightAngle - angle) + 2 * kRightAngleLow : angle, sign_of(y));
 }
 
 // asin(s) = s + more for 0 <= s <= 1 / 2, or s is the root of (1 - |x|) / 2, with asin(|x|) = pi /
@@ -229,11 +216,11 @@ MEMBOUND_ALWAYS_INLINE Arcsine arcsine(F64 x) {
 MEMBOUND_ALWAYS_INLINE F64 asin_of(F64 x) {
   const Arcsine a = arcsine(x);
   const F64 large = (kRightAngle - 2 * a.s) - (2 * a.more - kRightAngleLow);
-  return with_sign_of(x, a.is_small ? a.s + a.more : large);
+  return with_sign(a.is_small ? a.s + a.more : large, sign_of(x));
 }
 MEMBOUND_ALWAYS_INLINE F64 acos_of(F64 x) {
   const Arcsine a = arcsine(x);
-  const F64 s = with_sign_of(x, a.s), more = with_sign_of(x, a.more);
+  const F64 s = with_sign(a.s, sign_of(x)), more = with_sign(a.more, sign_of(x));
   const F64 of_small = kRightAngle - (s - (kRightAngleLow - more));
   const F64 twice = 2 * (a.s + a.more);
   return a.is_small ? of_small : x < 0 ? 2 * kRightAngle - (twice - 2 * kRightAngleLow) : twice;

@@ -29,6 +29,7 @@ typedef float F32 __attribute__((vector_size(kVectorBytes)));
 typedef double F64 __attribute__((vector_size(kVectorBytes)));
 typedef std::uint16_t U16 __attribute__((vector_size(kVectorBytes)));
 typedef std::uint32_t U32 __attribute__((vector_size(kVectorBytes)));
+typedef std::int32_t I32 __attribute__((vector_size(kVectorBytes)));
 
 template <class V>
 struct Pair {
@@ -75,7 +76,7 @@ MEMBOUND_ALWAYS_INLINE void store_pair(A* to, Pair<V> value) {
 // Each header defines multiply_add, at_least and at_most (clamps that keep a NaN in value),
 // HalfRowF32 (the vector that float16 rows are computed in), load_halves, narrow_halves,
 // round_to_half, deinterleave, horizontal_sum, stream, stream_fence; AVX2 and AVX-512 also
-// pack_bfloat16.
+// pack_bfloat16, look_up and is_any.
 #if defined(__AVX512F__)
 #include "cpu/vec_avx512.hpp"
 #elif defined(__AVX2__)
@@ -100,6 +101,18 @@ MEMBOUND_ALWAYS_INLINE U32 round_to_bfloat16(F32 value) {
 // Merges even and odd elements back into sequence.
 MEMBOUND_ALWAYS_INLINE U32 pack_bfloat16(Pair<F32> value) {
   return (round_to_bfloat16(value.first) >> 16) | (round_to_bfloat16(value.second) & 0xffff0000u);
+}
+// table[index[i] % 16]
+MEMBOUND_ALWAYS_INLINE F32 look_up(const float (&table)[16], I32 index) {
+  return F32{table[index[0] & 15], table[index[1] & 15], table[index[2] & 15],
+             table[index[3] & 15]};
+}
+template <class Mask>
+MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
+  std::uint64_t words[sizeof(Mask) / 8], all = 0;
+  __builtin_memcpy(words, &mask, sizeof(Mask));
+  for (std::uint64_t word : words) all |= word;
+  return all != 0;
 }
 #endif
 

@@ -45,6 +45,18 @@ MEMBOUND_ALWAYS_INLINE __m256i pack_bfloat16(Pair<F32> value) {
   return _mm256_add_epi16(upper, carry);
 }
 
+// table[index[i] % 16]
+MEMBOUND_ALWAYS_INLINE F32 look_up(const float (&table)[16], I32 index) {
+  const __m256i lanes = bit_copy<__m256i>(index);
+  return _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), lanes),
+                          _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), lanes),
+                          _mm256_castsi256_ps(_mm256_slli_epi32(lanes, 28)));
+}
+template <class Mask>
+MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
+  return _mm256_movemask_epi8(bit_copy<__m256i>(mask)) != 0;
+}
+
 // Splits a sequence into its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE __m256 in_order(__m256 value) {
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(value), _MM_SHUFFLE(3, 1, 2, 0)));

@@ -68,6 +68,15 @@ MEMBOUND_ALWAYS_INLINE __m512i pack_bfloat16(Pair<F32> value) {
   return _mm512_add_epi16(upper, carry);
 }
 
+// table[index[i] % 16]
+MEMBOUND_ALWAYS_INLINE F32 look_up(const float (&table)[16], I32 index) {
+  return _mm512_permutexvar_ps(bit_copy<__m512i>(index), _mm512_loadu_ps(table));
+}
+template <class Mask>
+MEMBOUND_ALWAYS_INLINE bool is_any(Mask mask) {
+  return _mm512_movepi32_mask(bit_copy<__m512i>(mask)) != 0;
+}
+
 // Splits a sequence into its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

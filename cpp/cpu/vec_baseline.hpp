@@ -36,7 +36,6 @@ MEMBOUND_ALWAYS_INLINE V at_most(V value, V bound) {
 #endif
 
 // Below 2^31 a signed comparison gives the same result, and SSE2 has an instruction for it.
-typedef std::int32_t I32 __attribute__((vector_size(kVectorBytes)));
 MEMBOUND_ALWAYS_INLINE U32 select_above(U32 value, std::int32_t limit, U32 above, U32 otherwise) {
   const U32 mask = bit_copy<U32>(bit_copy<I32>(value) > limit);
   return (above & mask) | (otherwise & ~mask);

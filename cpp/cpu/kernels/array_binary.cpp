@@ -7,18 +7,13 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// Float32 by way of float64. Where is_special, the scalar function is called instead.
-template <class V>
-MEMBOUND_ALWAYS_INLINE auto is_number_but_zero(V x) {
-  return ((x > 0) | (x < 0)) & (x - x == 0);
-}
+// Where is_special, the scalar function is called instead.
 struct VectorAtan2 : functors::Atan2 {
-  static MEMBOUND_ALWAYS_INLINE F32 vector(F32 y, F32 x) {
-    return by_doubles([](F64 a, F64 b) MEMBOUND_INLINED { return atan2_of(a, b); }, y, x);
-  }
+  static MEMBOUND_ALWAYS_INLINE F32 vector(F32 y, F32 x) { return atan2_of(y, x); }
   static MEMBOUND_ALWAYS_INLINE F64 vector(F64 y, F64 x) { return float64::atan2_of(y, x); }
   static MEMBOUND_ALWAYS_INLINE auto is_special(F32 y, F32 x, F32) {
-    return ~(is_number_but_zero(y) & is_number_but_zero(x));
+    const F32 one = absolute(y), other = absolute(x);
+    return ~((one > 0) & (other > 0) & (one < 0x1p125f) & (other < 0x1p125f));
   }
   static MEMBOUND_ALWAYS_INLINE auto is_special(F64 y, F64 x, F64) {
     const F64 one = absolute(y), other = absolute(x);
@@ -27,46 +22,49 @@ struct VectorAtan2 : functors::Atan2 {
   }
 };
 struct VectorPow : functors::Pow {
-  static MEMBOUND_ALWAYS_INLINE F32 vector(F32 x, F32 y) {
-    return by_doubles([](F64 a, F64 b) MEMBOUND_INLINED { return pow_of(a, b); }, x, y);
-  }
+  static MEMBOUND_ALWAYS_INLINE F32 vector(F32 x, F32 y) { return pow_of(x, y); }
   static MEMBOUND_ALWAYS_INLINE F64 vector(F64 x, F64 y) { return float64::pow_of(x, y); }
-  static MEMBOUND_ALWAYS_INLINE auto is_special(F32 x, F32 y, F32) {
-    return ~((x > 0) & (x - x == 0) & (y - y == 0));
+  static MEMBOUND_ALWAYS_INLINE auto is_special(F32 x, F32, F32 power) {
+    return ~((x >= 0x1p-126f) & (x < __builtin_inff()) & (power > 0));
   }
   static MEMBOUND_ALWAYS_INLINE auto is_special(F64 x, F64, F64 power) {
     return ~((x >= 0x1p-1022) & (x - x == 0) & (power > 0x1p-1000) & (power < 0x1p1000));
   }
 };
 
-// The result may be one of the inputs.
-template <class F, class A>
-MEMBOUND_ALWAYS_INLINE void run_vector(const A* x, const A* y, A* result) {
-  typedef A V __attribute__((vector_size(kVectorBytes)));
-  const V a = load<V>(x), b = load<V>(y), found = F::vector(a, b);
-  const auto special = F::is_special(a, b, found);
-  if (!is_any(special)) [[likely]]
-    return store(result, found);
-  A values[kVectorBytes / sizeof(A)];
-  store(values, found);
-  for (std::size_t i = 0; i < kVectorBytes / sizeof(A); ++i) {
-    if (special[i] != 0) values[i] = F::apply(x[i], y[i]);
+template <class F, class V, class A>
+[[gnu::noinline]] void apply_to_special(const A* x, const A* y, A* found, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto special = F::is_special(V{} + x[i], V{} + y[i], V{} + found[i]);
+    if (special[0] != 0) found[i] = F::apply(x[i], y[i]);
   }
-  __builtin_memcpy(result, values, sizeof(values));
 }
+// Vectors of a part of the elements, then what is special among them. The result may be one of the
+// inputs, so each part waits until it is done; the last one is padded with ones.
 template <class F, class A>
 void run_vectors(const A* x, const A* y, A* result, std::int64_t count) {
-  constexpr std::int64_t kLanes = kVectorBytes / sizeof(A);
-  std::int64_t at = 0;
-  for (; at + kLanes <= count; at += kLanes) run_vector<F>(x + at, y + at, result + at);
-  if (at == count) return;
-  A values[3][kLanes];
-  for (std::int64_t i = 0; i < kLanes; ++i) {
-    values[0][i] = at + i < count ? x[at + i] : 1;
-    values[1][i] = at + i < count ? y[at + i] : 1;
+  typedef A V __attribute__((vector_size(kVectorBytes)));
+  constexpr std::int64_t kLanes = kVectorBytes / sizeof(A), kPart = 16 * kLanes;
+  A values[kPart], inputs[2][kPart];
+  for (std::int64_t at = 0; at < count; at += kPart) {
+    const std::int64_t part = count - at < kPart ? count - at : kPart;
+    const A *a = x + at, *b = y + at;
+    if (part < kPart) {
+      for (A& one : inputs[0]) one = 1;
+      for (A& one : inputs[1]) one = 1;
+      a = static_cast<const A*>(__builtin_memcpy(inputs[0], a, part * sizeof(A)));
+      b = static_cast<const A*>(__builtin_memcpy(inputs[1], b, part * sizeof(A)));
+    }
+    decltype(F::is_special(V{}, V{}, V{})) special{};
+    for (std::int64_t i = 0; i < part; i += kLanes) {
+      const V one = load<V>(a + i), other = load<V>(b + i), found = F::vector(one, other);
+      special |= F::is_special(one, other, found);
+      store(values + i, found);
+    }
+    if (is_any(special)) [[unlikely]]
+      apply_to_special<F, V>(a, b, values, part);
+    __builtin_memcpy(result + at, values, part * sizeof(A));
   }
-  run_vector<F>(values[0], values[1], values[2]);
-  for (std::int64_t i = 0; at + i < count; ++i) result[at + i] = values[2][i];
 }
 template <class F, class A>
 void run_numbers(const ArrayBlocks& blocks) {

@@ -48,80 +48,38 @@ struct VectorForm<functors::Log, double> {
   }
 };
 
-// Within 2^-35 before rounding, so that exact powers stay exact.
-struct LogOfFloats {
-  static constexpr bool kExists = true;
-  static constexpr std::uint32_t kMantissa = (1u << 23) - 1, kOne = 0x3f800000;
-  static constexpr std::uint32_t kRootOfHalf = 0x3f3504f3;
-  // As Logarithm::kCurve.
-  static constexpr double kCurve[] = {0x1.5555554bb2b2cp-1, 0x1.9999eb5d84f14p-2,
-                                      0x1.245c438323e9ap-2, 0x1.ddced7078dd3ap-3};
-  static MEMBOUND_ALWAYS_INLINE F32 scaled(F32 x, double scale) {
-    // x = 2^n * (1 + f) with 1 + f in [sqrt(1 / 2), sqrt(2)]. In a float below 2^23, n is in the
-    // lowest bits.
-    const U32 shifted = bit_copy<U32>(x) + (kOne - kRootOfHalf);
-    const F32 power =
-        bit_copy<F32>((shifted >> 23) | bit_copy<std::uint32_t>(0x1p23f)) - (0x1p23f + 127);
-    const F32 rest = bit_copy<F32>((shifted & kMantissa) + kRootOfHalf);
-    return by_doubles(
-        [&](F64 n, F64 m) MEMBOUND_INLINED {
-          // log(m) = 2 * atanh(s).
-          const F64 s = (m - 1) / (m + 1), square = s * s;
-          const F64 curve = multiply_add(square, curve_from<0, LogOfFloats>(square), F64{} + 2.0);
-          return multiply_add(s * scale, curve, n * (0x1.62e42fefa39efp-1 * scale));
-        },
-        power, rest);
-  }
-  // All but normal positive numbers.
-  template <class V>
-  static MEMBOUND_ALWAYS_INLINE auto is_special(V x) {
-    return (x < 0x1p-126f) | (x > 0x1.fffffep127f) | (x != x);
-  }
-};
-template <>
-struct VectorForm<functors::Log, float> : LogOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 1); }
-};
-template <>
-struct VectorForm<functors::Log2, float> : LogOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 0x1.71547652b82fep0); }
-};
-template <>
-struct VectorForm<functors::Log10, float> : LogOfFloats {
-  static MEMBOUND_ALWAYS_INLINE F32 apply(F32 x) { return scaled(x, 0x1.bcb7b1526e50ep-2); }
-};
-
-// special_ is asked of numbers x; float32 goes by a function of float64.
-#define MEMBOUND_VECTOR_FORM(Name_, A_, V_, exists_, result_, special_)                  \
-  template <>                                                                            \
-  struct VectorForm<functors::Name_, A_> {                                               \
-    static constexpr bool kExists = exists_;                                             \
-    static MEMBOUND_ALWAYS_INLINE V_ apply(V_ x) { return result_; }                     \
-    template <class V>                                                                   \
-    static MEMBOUND_ALWAYS_INLINE auto is_special([[maybe_unused]] V x) {                \
-      [[maybe_unused]] const V size = x < 0 ? -x : x, infinity = V{} + __builtin_inff(); \
-      return special_;                                                                   \
-    }                                                                                    \
+#define MEMBOUND_VECTOR_FORM(Name_, A_, V_, exists_, result_, special_)    \
+  template <>                                                              \
+  struct VectorForm<functors::Name_, A_> {                                 \
+    static constexpr bool kExists = exists_;                               \
+    static MEMBOUND_ALWAYS_INLINE V_ apply(V_ x) { return result_; }       \
+    static MEMBOUND_ALWAYS_INLINE auto is_special([[maybe_unused]] V_ x) { \
+      [[maybe_unused]] const V_ size = absolute(x);                        \
+      [[maybe_unused]] constexpr A_ kInfinity = __builtin_inff();          \
+      return special_;                                                     \
+    }                                                                      \
   };
 #define MEMBOUND_FLOAT32(Name_, function_, special_) \
-  MEMBOUND_VECTOR_FORM(Name_, float, F32, true,      \
-                       by_doubles([](F64 x) MEMBOUND_INLINED { return function_; }, x), special_)
+  MEMBOUND_VECTOR_FORM(Name_, float, F32, true, function_, special_)
 #define MEMBOUND_FLOAT64(Name_, function_, special_) \
   MEMBOUND_VECTOR_FORM(Name_, double, F64, kFusesProducts, float64::function_, special_)
 MEMBOUND_FLOAT32(Acos, acos_of(x), x < x)
-MEMBOUND_FLOAT32(Acosh, acosh_of(x), (x < 1) | (x == infinity))
+MEMBOUND_FLOAT32(Acosh, acosh_of(x), (x < 1) | (x >= 0x1p60f))
 MEMBOUND_FLOAT32(Asin, asin_of(x), x < x)
-MEMBOUND_FLOAT32(Asinh, asinh_of(x), size == infinity)
+MEMBOUND_FLOAT32(Asinh, asinh_of(x), size >= 0x1p60f)
 MEMBOUND_FLOAT32(Atan, atan_of(x), x < x)
 MEMBOUND_FLOAT32(Atanh, atanh_of(x), size >= 1)
 MEMBOUND_FLOAT32(Cosh, cosh_of(x), x < x)
 MEMBOUND_FLOAT32(Expm1, expm1_of(x), x < x)
-MEMBOUND_FLOAT32(Log1p, log1p_of(x), (x <= -1) | (x == infinity))
+MEMBOUND_FLOAT32(Log, log_of<Natural>(x), ~((x >= 0x1p-126f) & (x < kInfinity)))
+MEMBOUND_FLOAT32(Log10, log_of<Decimal>(x), ~((x >= 0x1p-126f) & (x < kInfinity)))
+MEMBOUND_FLOAT32(Log1p, log1p_of(x), (x <= -1) | (x >= 0x1p125f))
+MEMBOUND_FLOAT32(Log2, log_of<Binary>(x), ~((x >= 0x1p-126f) & (x < kInfinity)))
 MEMBOUND_FLOAT32(Sinh, sinh_of(x), x < x)
 // Turns of large angles are no longer exact.
-MEMBOUND_FLOAT32(Cos, sine_of(x, 0.5), (size > 1e7f) | (x != x))
-MEMBOUND_FLOAT32(Sin, sine_of(x, 0), (size > 1e7f) | (x != x))
-MEMBOUND_FLOAT32(Tan, sine_of(x, 0) / sine_of(x, 0.5), (size > 1e7f) | (x != x))
+MEMBOUND_FLOAT32(Cos, cos_of(x), ~(size <= 1e7f))
+MEMBOUND_FLOAT32(Sin, sin_of(x), ~(size <= 1e7f))
+MEMBOUND_FLOAT32(Tan, tan_of(x), ~(size <= kMostOfTangent))
 MEMBOUND_FLOAT64(Acos, acos_of(x), x < x)
 MEMBOUND_FLOAT64(Acosh, acosh_of(x), (x < 1) | (x >= 0x1p28) | (x != x))
 MEMBOUND_FLOAT64(Asin, asin_of(x), x < x)
@@ -130,9 +88,9 @@ MEMBOUND_FLOAT64(Atan, atan_of(x), x < x)
 MEMBOUND_FLOAT64(Atanh, atanh_of(x), (size >= 1) | (x != x))
 MEMBOUND_FLOAT64(Cosh, cosh_of(x), (size >= 700) | (x != x))
 MEMBOUND_FLOAT64(Expm1, expm1_of(x), x < x)
-MEMBOUND_FLOAT64(Log10, log10_of(x), (x < 0x1p-1022) | (x == infinity) | (x != x))
-MEMBOUND_FLOAT64(Log1p, log1p_of(x), (x <= -1) | (x == infinity) | (x != x))
-MEMBOUND_FLOAT64(Log2, log2_of(x), (x < 0x1p-1022) | (x == infinity) | (x != x))
+MEMBOUND_FLOAT64(Log10, log10_of(x), (x < 0x1p-1022) | (x == kInfinity) | (x != x))
+MEMBOUND_FLOAT64(Log1p, log1p_of(x), (x <= -1) | (x == kInfinity) | (x != x))
+MEMBOUND_FLOAT64(Log2, log2_of(x), (x < 0x1p-1022) | (x == kInfinity) | (x != x))
 MEMBOUND_FLOAT64(Sinh, sinh_of(x), (size >= 700) | (x != x))
 MEMBOUND_FLOAT64(Cos, sine_of(x, 1), (size >= 0x1p20) | (x != x))
 MEMBOUND_FLOAT64(Sin, sine_of(x, 0), (size >= 0x1p20) | (x != x))
@@ -141,6 +99,24 @@ MEMBOUND_FLOAT64(Tan, tan_of(x), (size >= 0x1p20) | (x != x))
 #undef MEMBOUND_FLOAT32
 #undef MEMBOUND_VECTOR_FORM
 
+// `x` is padded to whole vectors.
+template <class F, class A>
+[[gnu::noinline]] void apply_to_special(const A* x, A* y, std::int64_t count) {
+  typedef A V __attribute__((vector_size(kVectorBytes)));
+  constexpr std::int64_t kLanes = kVectorBytes / sizeof(A);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const V value = load<V>(x + i);
+    const auto special = VectorForm<F, A>::is_special(value);
+    if (!is_any(special)) continue;
+    [[maybe_unused]] V far{};
+    constexpr bool kIsTan = scalar::kSameType<F, functors::Tan> && sizeof(A) == 4;
+    if constexpr (kIsTan) far = far_tan_of(value);
+    for (std::int64_t at = i; at < i + kLanes && at < count; ++at) {
+      if (special[at - i] == 0) continue;
+      y[at] = kIsTan && absolute(value)[at - i] <= 1e7f ? far[at - i] : F::apply(x[at]);
+    }
+  }
+}
 // Vectors of a part of the elements, then what is special among them. If the result is the input, a
 // part is copied first, and so is the last one, which is padded with ones.
 template <class F, class A>
@@ -165,10 +141,8 @@ void run_vectors(const A* x, A* y, std::int64_t count) {
     for (std::int64_t i = 0; i < whole; i += kLanes) store(y + at + i, apply(i));
     if (whole < part) store(last, apply(whole));
     for (std::int64_t i = whole; i < part; ++i) y[at + i] = last[i - whole];
-    if (!is_any(special)) continue;
-    for (std::int64_t i = 0; i < part; ++i) {
-      if (Form::is_special(from[i]) != 0) y[at + i] = F::apply(from[i]);
-    }
+    if (is_any(special)) [[unlikely]]
+      apply_to_special<F>(from, y + at, part);
   }
 }
 
