@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/elementary.hpp"
 #include "cpu/kernels/array_blocks.hpp"
 
 // Division of integers by that of floats, which there are vectors of. Quotients are rounded down
@@ -57,19 +58,6 @@ template <class V>
 MEMBOUND_ALWAYS_INLINE V round_to_integer(V x) {
   return x + kWholeOf<V> - kWholeOf<V>;
 }
-template <class V>
-MEMBOUND_ALWAYS_INLINE auto sign_bits(V x) {
-  using I = decltype(x < x);
-  return bit_copy<I>(x) & bit_copy<I>(-V{});
-}
-template <class V>
-MEMBOUND_ALWAYS_INLINE V magnitude(V x) {
-  return bit_copy<V>(bit_copy<decltype(x < x)>(x) ^ sign_bits(x));
-}
-template <class V, class I>
-MEMBOUND_ALWAYS_INLINE V with_sign(V magnitude, I signs) {
-  return bit_copy<V>(bit_copy<I>(magnitude) | signs);
-}
 
 // |x| modulo |y|, which a fused product gives exactly; NaN where it may not.
 template <class V>
@@ -84,9 +72,9 @@ MEMBOUND_ALWAYS_INLINE V rest_of(V x, V y) {
 struct FloorDivision : functors::FloorDivide {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vector(V x, V y) {
-    const V size = magnitude(y), rest = rest_of(magnitude(x), size);
-    const V whole = (magnitude(x) - rest) / size;
-    const auto differ = sign_bits(x) ^ sign_bits(y);
+    const V size = absolute(y), rest = rest_of(absolute(x), size);
+    const V whole = (absolute(x) - rest) / size;
+    const auto differ = sign_of(x) ^ sign_of(y);
     const V below = -whole - 1;
     const V quotient = differ == 0 ? whole : rest == 0 ? -whole : below;
     const V nearest = round_to_integer(quotient);
@@ -106,9 +94,9 @@ struct FloorDivision : functors::FloorDivide {
 struct Rest : functors::Remainder {
   template <class V>
   static MEMBOUND_ALWAYS_INLINE V vector(V x, V y) {
-    const V size = magnitude(y), rest = rest_of(magnitude(x), size);
-    const auto differ = sign_bits(x) ^ sign_bits(y);
-    return with_sign((differ == 0) | (rest == 0) ? rest : size - rest, sign_bits(y));
+    const V size = absolute(y), rest = rest_of(absolute(x), size);
+    const auto differ = sign_of(x) ^ sign_of(y);
+    return with_sign((differ == 0) | (rest == 0) ? rest : size - rest, sign_of(y));
   }
   template <class V>
   static MEMBOUND_ALWAYS_INLINE auto is_special(V, V, V found) {

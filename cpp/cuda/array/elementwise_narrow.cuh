@@ -89,6 +89,8 @@ __global__ void __launch_bounds__(kElementwiseThreads, 4)
 #pragma unroll
         for (int word = 0; word < RawUnit<A>::kWords; ++word)
           raw[k][load].words[word] = both.words[word];
+        // A number of float32 fills two units, also where the second one is behind the end.
+        if (p.arrays[k].is_scalar) raw[k][load] = scalar_unit<A>(p.arrays[k]);
       }
     }
   }
