@@ -12,8 +12,10 @@ struct VectorAtan2 : functors::Atan2 {
   static MEMBOUND_ALWAYS_INLINE F32 vector(F32 y, F32 x) { return atan2_of(y, x); }
   static MEMBOUND_ALWAYS_INLINE F64 vector(F64 y, F64 x) { return float64::atan2_of(y, x); }
   static MEMBOUND_ALWAYS_INLINE auto is_special(F32 y, F32 x, F32) {
+    // Without fused products the parts of smaller ones are not exact.
+    constexpr float kLeast = kFusesProducts ? 0x1p-149f : 0x1p-97f;
     const F32 one = absolute(y), other = absolute(x);
-    return ~((one > 0) & (other > 0) & (one < 0x1p125f) & (other < 0x1p125f));
+    return ~((one >= kLeast) & (other >= kLeast) & (one < 0x1p125f) & (other < 0x1p125f));
   }
   static MEMBOUND_ALWAYS_INLINE auto is_special(F64 y, F64 x, F64) {
     const F64 one = absolute(y), other = absolute(x);
