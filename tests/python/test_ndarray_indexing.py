@@ -311,3 +311,12 @@ def test_an_assignment_may_write_over_its_values_in_another_array(seed):
     x, values = nd.from_dlpack(known), nd.from_dlpack(known)
     x[nd.asarray(indices)] = values
     assert_same(x, wanted)
+
+
+def test_empty_arrays_take_assignments():
+    """NumPy gives them strides of 0, as to elements that share memory."""
+    x = nd.asarray(np.zeros((0, 3)))
+    x[...] = 5
+    x[:, 0] = 1
+    x[nd.zeros(0, dtype=nd.bool)] = 2
+    assert x.shape == (0, 3)

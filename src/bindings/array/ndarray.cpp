@@ -88,8 +88,9 @@ void set_item(nb::handle self, nb::handle key, nb::handle value) {
   const NDArray& array = *nb::inst_ptr<NDArray>(self);
   for (int axis = 0; axis < array.rank(); ++axis) {
     const auto at = static_cast<std::size_t>(axis);
-    MEMBOUND_CHECK(array.strides()[at] != 0 || array.shape()[at] <= 1, InvalidArgument,
-                   "__setitem__", "elements of a broadcast array share memory; copy it first");
+    MEMBOUND_CHECK(array.strides()[at] != 0 || array.shape()[at] <= 1 || array.size() == 0,
+                   InvalidArgument, "__setitem__",
+                   "elements of a broadcast array share memory; copy it first");
   }
   if (std::optional<NDArray> view = basic_view(array, key)) return assign(*view, value);
   self.attr("_advanced_setitem")(key, value);

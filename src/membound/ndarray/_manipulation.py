@@ -296,8 +296,14 @@ def repeat(x: NDArray, repeats: int | NDArray, /, *, axis: int | None = None) ->
         if not repeats.dtype.name.startswith(("int", "uint")):
             raise TypeError(f"repeat: argument 'repeats' must be integers, got {repeats.dtype}")
         each = repeats.broadcast_to((x.shape[at],))
-        if each.size and _core.array_reduce("min", each, None, False).item() < 0:
-            raise ValueError("repeat: argument 'repeats' must not have a negative number")
+        if each.size:
+            least, most = (
+                _core.array_reduce(of, each, None, False).item() for of in ("min", "max")
+            )
+            if least < 0:
+                raise ValueError("repeat: argument 'repeats' must not have a negative number")
+            if most * each.size >= 2**63:
+                raise ValueError(f"repeat: argument 'repeats' is too large, got {most}")
         ends = _core.array_scan("cumulative_sum", each, 0)
         total = int(ends[-1].item()) if x.shape[at] else 0
         counted = arange(total, dtype=ends.dtype, device=x.device)
