@@ -86,8 +86,7 @@ void assign(NDArray& view, nb::handle value) {
 
 void set_item(nb::handle self, nb::handle key, nb::handle value) {
   const NDArray& array = *nb::inst_ptr<NDArray>(self);
-  for (int axis = 0; axis < array.rank(); ++axis) {
-    const auto at = static_cast<std::size_t>(axis);
+  for (std::size_t at = 0; at < array.shape().size(); ++at) {
     MEMBOUND_CHECK(array.strides()[at] != 0 || array.shape()[at] <= 1 || array.size() == 0,
                    InvalidArgument, "__setitem__",
                    "elements of a broadcast array share memory; copy it first");

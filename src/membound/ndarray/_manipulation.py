@@ -297,16 +297,11 @@ def repeat(x: NDArray, repeats: int | NDArray, /, *, axis: int | None = None) ->
             raise TypeError(f"repeat: argument 'repeats' must be integers, got {repeats.dtype}")
         each = repeats.broadcast_to((x.shape[at],))
         if each.size:
-            least, most = (
-                _core.array_reduce(of, each, None, False).item() for of in ("min", "max")
-            )
-            if least < 0:
-                raise ValueError("repeat: argument 'repeats' must not have a negative number")
-            if most * each.size >= 2**63:
-                raise ValueError(f"repeat: argument 'repeats' is too large, got {most}")
+            least, most = (int(_core.array_reduce(of, each, None, False)) for of in ("min", "max"))
+            if least < 0 or most * each.size >= 2**63:
+                raise ValueError(f"repeat: argument 'repeats' has {least} to {most}, not 0 to 2^63")
         ends = _core.array_scan("cumulative_sum", each, 0)
-        total = int(ends[-1].item()) if x.shape[at] else 0
-        counted = arange(total, dtype=ends.dtype, device=x.device)
+        counted = arange(int(ends[-1]) if each.size else 0, dtype=ends.dtype, device=x.device)
         return _core.array_take(x, searchsorted(ends, counted, side="right"), at)
     times = operator.index(repeats)
     if times < 0:
