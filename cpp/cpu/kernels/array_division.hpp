@@ -11,49 +11,44 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-template <int kBytes>
+template <bool kIsNarrow>
 struct FloatOf {
   using Float = double;
   using Bits = std::uint64_t;
-  static constexpr double kWhole = 0x1.8p52;  // a sum with it has the integer in its lowest bits
 };
 template <>
-struct FloatOf<2> {
+struct FloatOf<true> {
   using Float = float;
   using Bits = std::uint32_t;
-  static constexpr float kWhole = 0x1.8p23f;
 };
-template <>
-struct FloatOf<1> : FloatOf<2> {};
-
 template <class A>
-using Float = typename FloatOf<sizeof(A)>::Float;
+using Float = typename FloatOf<(sizeof(A) <= 2)>::Float;
 template <class A>
-using FloatBits = typename FloatOf<sizeof(A)>::Bits;
+using FloatBits = typename FloatOf<(sizeof(A) <= 2)>::Bits;
 
 template <class A>
 MEMBOUND_ALWAYS_INLINE Float<A> to_float(A value) {
-  constexpr Float<A> kWhole = FloatOf<sizeof(A)>::kWhole;
+  constexpr Float<A> kWhole = Exponential<Float<A>>::kWhole;
   const auto bits = static_cast<FloatBits<A>>(value) + bit_copy<FloatBits<A>>(kWhole);
   return bit_copy<Float<A>>(bits) - kWhole;
 }
 template <class A>
 MEMBOUND_ALWAYS_INLINE A nearest_to(Float<A> value) {
-  constexpr Float<A> kWhole = FloatOf<sizeof(A)>::kWhole;
+  constexpr Float<A> kWhole = Exponential<Float<A>>::kWhole;
   return static_cast<A>(bit_copy<FloatBits<A>>(value + kWhole) - bit_copy<FloatBits<A>>(kWhole));
 }
 template <class A>
 MEMBOUND_ALWAYS_INLINE A floor_of(Float<A> value) {
-  constexpr Float<A> kWhole = FloatOf<sizeof(A)>::kWhole;
+  constexpr Float<A> kWhole = Exponential<Float<A>>::kWhole;
   const Float<A> nearest = value + kWhole - kWhole;
   return nearest_to<A>(nearest - static_cast<Float<A>>(nearest > value));
 }
 
 // Of vectors of floats.
 template <class V>
-constexpr auto kWholeOf = FloatOf<2>::kWhole;
+constexpr auto kWholeOf = Exponential<float>::kWhole;
 template <>
-constexpr auto kWholeOf<F64> = FloatOf<8>::kWhole;
+constexpr auto kWholeOf<F64> = Exponential<double>::kWhole;
 template <class V>
 MEMBOUND_ALWAYS_INLINE V round_to_integer(V x) {
   return x + kWholeOf<V> - kWholeOf<V>;
